@@ -1,4 +1,4 @@
-# `make` alone lists what there is.
+# `make` without a target lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup web demo test check bench soak test-n8n-server clean
 
@@ -15,7 +15,7 @@ $(READY): pyproject.toml requirements/uv.txt requirements/dev.txt scripts/setup
 web: setup ## Build the dashboard into the package (instant when nothing changed)
 	@scripts/web
 
-demo: setup ## A server, two workers, a CI-like workflow, its page; without a terminal it ends by itself
+demo: setup ## Run a server, two workers and a CI-like workflow; without a terminal it stops when the run ends
 	@if [ -t 1 ]; then scripts/web || echo "the page is not built: the demo goes on without it" >&2; fi
 	@.venv/bin/python examples/demo.py
 
@@ -31,7 +31,7 @@ bench: setup ## Compare with peers, side by side in one run
 soak: setup ## Run the long tests
 	@scripts/soak
 
-test-n8n-server: setup ## Install a whole n8n server (1.3 GB) and run what needs one
+test-n8n-server: setup ## Install an n8n server (1.3 GB) and run the tests that need it
 	@scripts/n8n_server
 
 clean: ## Remove .venv, caches and build output

@@ -21,6 +21,7 @@ from bench.limits import limits
 from bench.pairs import tasks, threads
 from bench.postgres import postgres
 from bench.renewal import renewal
+from bench.results import results
 from bench.sqlite import sqlite
 from bench.startup import startup
 from bench.workflows import workflows
@@ -43,6 +44,7 @@ MEASURES: dict[str, Callable[[Bench], list[Row]]] = {
     "idempotency": idempotency,
     "jobs": jobs,
     "jobs-sql": jobs_sql,
+    "results": results,
     "backlog": backlog,
     "workflows": workflows,
     "http": http,
@@ -77,7 +79,9 @@ def table(rows: list[Row]) -> Table:
 
 
 def peers(rows: list[Row]) -> Table | None:
-    """Tabulate all peers of measures with several: each ran once, and the best of them again beside Backstay."""
+    """Return a table of all peers, for measures with several. Each of them ran once, to find the best; None if no
+    measure has several.
+    """
     several = [row for row in rows if len(row.detail.get("peers", ())) > 1]
     if not several:
         return None

@@ -12,8 +12,9 @@ from typing import Any
 
 from bench.harness import Bench, Row
 
+from backstay.job.exchange import Claim, ExchangeCommand, ExchangeReply
 from backstay.job.ids import Ids
-from backstay.job.model import Claim, ExchangeCommand, ExchangeReply, Finish, NewJob
+from backstay.job.model import Finish, NewJob
 from backstay.sync import Backstay
 from backstay.testing.servers.postgres import PostgresServer
 
@@ -25,7 +26,7 @@ MOST = 1.5
 
 
 class Backlog:
-    """A namespace with this many pending jobs, and a worker that has half of the labels."""
+    """A namespace with `jobs` pending jobs, and a worker that has half of their labels."""
 
     def __init__(self, stay: Backstay, jobs: int) -> None:
         self._stay = stay
@@ -42,7 +43,9 @@ class Backlog:
             stay.engine.apply(self._store.enqueue(0, batch))
 
     def turn(self) -> float:
-        """Run one exchange: finish the jobs of the last one and claim more. Return its milliseconds."""
+        """Send one exchange, which finishes the jobs of the previous one and claims new ones. Return its
+        milliseconds.
+        """
         self._seq += 1
         command = ExchangeCommand(
             shard=0,

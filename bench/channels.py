@@ -1,4 +1,4 @@
-"""Measure the time from a publish to its listener in another process."""
+"""Measure the time from a publish until a listener in another process receives the message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from backstay import Backstay
 from backstay.testing.servers.postgres import PostgresServer
 
 CHANNEL = "bench"
-#: Seconds between two messages: both processes sleep when it is sent, as with hints in production.
+#: Seconds between two messages. They are so rare that both processes are asleep before each, as in production.
 PAUSE = 0.01
 
 
 @contextmanager
 def listening(url: str) -> Iterator[Any]:
-    """Return the milliseconds that each message took; its payload is the time of its publish."""
+    """Yield a function that receives `count` messages and returns the milliseconds that each took. A message's payload
+    is the time of its publish.
+    """
 
     async def listen(stay: Backstay, count: int) -> list[float]:
         took = []
@@ -39,7 +41,7 @@ def listening(url: str) -> Iterator[Any]:
 @contextmanager
 def publishing(url: str) -> Iterator[Any]:
     async def publish(stay: Backstay, count: int) -> None:
-        await asyncio.sleep(0.3)  # the listener subscribes meanwhile
+        await asyncio.sleep(0.3)  # time for the listener to subscribe
         for _ in range(count):
             await asyncio.sleep(PAUSE)
             await stay.hub.publish(CHANNEL, repr(perf_counter()))

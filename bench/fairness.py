@@ -1,4 +1,6 @@
-"""Measure fairness: ten processes contend for one lock; how long each waits, and what a grant costs the server."""
+"""Measure fairness: ten processes contend for one lock. How long does each wait, and how many commands does a grant
+cost?
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from bench.harness import Bench, ContenderProcess, Row
 from backstay.sync import Backstay
 
 CONTENDERS, HOLD, NAME, TTL = 10, 0.02, "fairness", 30
-#: Commands that the gate's scripts call: the server counts them, but no client sends them.
+#: Commands that the lock's Lua scripts call. The server counts them, too, but no client sends them.
 INNER = {"time", "get", "set", "publish"}
 
 #: The times at which a contender requested the lock and got it.
@@ -54,9 +56,9 @@ def python_redis_lock(url: str) -> Iterator[Callable[[float, float], Grants]]:
         yield lambda begin, seconds: contend(take, lambda lock: lock.release(), begin, seconds)
 
 
-class Outcome(NamedTuple):
-    """`ideal` is the number of contenders × the median time from one grant to the next: the longest wait of round
-    robin.
+class FairnessResult(NamedTuple):
+    """The result of one contender. `ideal`: the longest wait if the lock went round robin, that is, the number of
+    processes times the median time from one grant to the next.
     """
 
     longest: float
@@ -74,7 +76,7 @@ class Outcome(NamedTuple):
         return sum(self.commands.values()) / self.granted
 
 
-def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
+def run(bench: Bench, contender: Any, seconds: float) -> FairnessResult:
     with ExitStack() as stack:
         workers = [stack.enter_context(ContenderProcess(contender, bench.url)) for _ in range(CONTENDERS)]
         for worker in workers:
@@ -83,7 +85,7 @@ def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
         begin = perf_counter() + 0.2
         for worker in workers:
             worker.send(begin, seconds)
-        # The first second is start-up: connections, subscriptions, the first queue.
+        # The first second is not measured: connections and subscriptions are opened, and the queue forms.
         since, until = begin + 1, begin + seconds - 0.2
         time.sleep(max(0.0, since - perf_counter()))
         before, counted_from = commands(client), perf_counter()
@@ -93,9 +95,9 @@ def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
     sent = {name: calls - before.get(name, 0) for name, calls in after.items()}
     starts = sorted(granted for mine in grants for _, granted in mine)
     cycle = statistics.median(b - a for a, b in pairwise(s for s in starts if since <= s < until))
-    # Waits that are unfinished at the end count too, so a starved contender shows.
+    # A wait that began before the end of the measurement counts, even if it ended later, so that starvation shows.
     waits = [granted - asked for mine in grants for asked, granted in mine if granted >= since and asked < until]
-    return Outcome(
+    return FairnessResult(
         longest=max(waits),
         ideal=CONTENDERS * cycle,
         counts=[sum(since <= granted < until for _, granted in mine) for mine in grants],
@@ -105,7 +107,7 @@ def run(bench: Bench, contender: Any, seconds: float) -> Outcome:
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """Return the calls of each command since the server's start, including calls from scripts."""
+    """Return how often each command was called since the server's start, including calls from scripts."""
     stats: dict[str, Any] = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats.items()}
 

@@ -1,4 +1,6 @@
-"""Measure the hand-over: the time from one holder's release to the next holder's start in another process."""
+"""Measure the hand-over of a lock: the time from the release in one process until the waiter in another process holds
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,36 +24,44 @@ from backstay.sync import Backstay as BlockingBackstay
 from backstay.sync import Lease as BlockingLease
 
 NAME, TTL = "handover", 30
-#: How long each holder holds. For a poller the range covers its whole interval (0.1 s), so that its phase is random.
+#: The range of seconds for which a holder holds the lock. For a peer that polls, it covers a whole poll interval (0.1
+#: s), so that releases fall on any point of the interval.
 PUSHED, POLLED = (0.02, 0.04), (0.02, 0.12)
-#: Seconds between checks of the last holder whether the next one has started.
-LOOK = 0.001
-#: Seconds to wait for a hand-over; a lost one ends the wait, not the benchmark.
-PATIENCE = 5.0
+#: Seconds between checks whether the other process holds the lock already.
+POLL_SECONDS = 0.001
+#: Seconds to wait for a hand-over. One that never happens is not measured, and the benchmark continues.
+HANDOVER_TIMEOUT = 5.0
 
 
-class Stage:
-    """Memory that both processes share: the current holder, and when the last holder called release."""
+class SharedState:
+    """Memory that both processes share: the current holder (0 or 1), and when the last holder called release."""
 
     def __init__(self) -> None:
         self.holder = CONTEXT.Value("i", -1, lock=False)
         self.released = CONTEXT.Value("d", 0.0, lock=False)
 
     def begin(self, me: int, turn: int, now: float, took: list[float]) -> None:
-        """Record that `me` holds since `now`, and the milliseconds of the hand-over if the other process held
-        before.
+        """Record that process `me` holds the lock since `now`. If the other process held it before, append the
+        milliseconds of the hand-over to `took`.
         """
         if turn and self.holder.value == 1 - me:
             took.append((now - self.released.value) * 1000)
         self.holder.value = me
 
     def waits(self, me: int, until: float) -> bool:
-        """Whether the other process has not started to hold yet."""
+        """Whether `me` is still the last holder, and `until` is not over: then the other process has not
+        started yet.
+        """
         return self.holder.value == me and perf_counter() < until
 
 
 def take_turns(
-    stage: Stage, me: int, take: Callable[[], Any], give: Callable[[Any], Any], turns: int, hold: tuple[float, float]
+    stage: SharedState,
+    me: int,
+    take: Callable[[], Any],
+    give: Callable[[Any], Any],
+    turns: int,
+    hold: tuple[float, float],
 ) -> list[float]:
     """Hold the lock `turns` times, alternating with the other process. Return the milliseconds of each hand-over to
     `me`.
@@ -63,14 +73,16 @@ def take_turns(
         time.sleep(random.uniform(*hold))
         stage.released.value = perf_counter()
         give(held)
-        until = perf_counter() + PATIENCE
+        until = perf_counter() + HANDOVER_TIMEOUT
         while turn < turns - 1 and stage.waits(me, until):
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
     return took
 
 
-async def take_turns_async(stage: Stage, me: int, stay: Backstay, turns: int, hold: tuple[float, float]) -> list[float]:
-    """Do the same with `await`: a wrapper around the blocking function would be measured with it."""
+async def take_turns_async(
+    stage: SharedState, me: int, stay: Backstay, turns: int, hold: tuple[float, float]
+) -> list[float]:
+    """Do the same as `take_turns` with the async API. It is a copy, because a shared wrapper would be measured, too."""
     took: list[float] = []
     for turn in range(turns):
         held = await stay.lock(NAME, ttl=TTL).acquire()
@@ -78,20 +90,20 @@ async def take_turns_async(stage: Stage, me: int, stay: Backstay, turns: int, ho
         await asyncio.sleep(random.uniform(*hold))
         stage.released.value = perf_counter()
         await held.release()
-        until = perf_counter() + PATIENCE
+        until = perf_counter() + HANDOVER_TIMEOUT
         while turn < turns - 1 and stage.waits(me, until):  # noqa: ASYNC110 - the event is in another process
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
     return took
 
 
 @contextmanager
-def backstay_blocking(url: str, stage: Stage, me: int) -> Iterator[Any]:
+def backstay_blocking(url: str, stage: SharedState, me: int) -> Iterator[Any]:
     with BlockingBackstay(url) as stay:
         yield partial(take_turns, stage, me, lambda: stay.lock(NAME, ttl=TTL).acquire(), BlockingLease.release)
 
 
 @contextmanager
-def backstay_async(url: str, stage: Stage, me: int) -> Iterator[Any]:
+def backstay_async(url: str, stage: SharedState, me: int) -> Iterator[Any]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stay = runner.run(Backstay(url).open())
         yield lambda *request: runner.run(take_turns_async(stage, me, stay, *request))
@@ -99,7 +111,7 @@ def backstay_async(url: str, stage: Stage, me: int) -> Iterator[Any]:
 
 
 @contextmanager
-def python_redis_lock(url: str, stage: Stage, me: int) -> Iterator[Any]:
+def python_redis_lock(url: str, stage: SharedState, me: int) -> Iterator[Any]:
     with redis.Redis.from_url(url) as client:
 
         def take() -> redis_lock.Lock:
@@ -111,7 +123,7 @@ def python_redis_lock(url: str, stage: Stage, me: int) -> Iterator[Any]:
 
 
 @contextmanager
-def redis_py(url: str, stage: Stage, me: int) -> Iterator[Any]:
+def redis_py(url: str, stage: SharedState, me: int) -> Iterator[Any]:
     with redis.Redis.from_url(url) as client:
 
         def take() -> Any:
@@ -130,11 +142,11 @@ CONTENDERS = {
 }
 
 
-class Pair:
+class AlternatingPair:
     """Two processes that hand one lock to each other, with the interface of one `ContenderProcess`."""
 
     def __init__(self, contender: Any, hold: tuple[float, float], url: str) -> None:
-        self._stage = Stage()
+        self._stage = SharedState()
         self._hold = hold
         self._sides = [ContenderProcess(contender, url, self._stage, me) for me in (0, 1)]
 
@@ -151,7 +163,7 @@ class Pair:
 
 def handover(bench: Bench) -> list[Row]:
     rounds, handovers = bench.pick((5, 60), (2, 20))
-    pairs = {name: Pair(contender, hold, bench.url) for name, (contender, hold) in CONTENDERS.items()}
+    pairs = {name: AlternatingPair(contender, hold, bench.url) for name, (contender, hold) in CONTENDERS.items()}
     try:
         slices = bench.interleave("hand-over", pairs, rounds, handovers)
     finally:
@@ -159,8 +171,8 @@ def handover(bench: Bench) -> list[Row]:
             pair.close()
     took = {name: [ms for part in parts for ms in part] for name, parts in slices.items()}
     rows = []
-    # python-redis-lock blocks, so the blocking API is compared with it strictly; the event loop makes async a little
-    # slower.
+    # python-redis-lock is blocking. The blocking API must be clearly faster (0.8×); the async API, which also pays for
+    # the event loop, must not be slower (1×).
     for ours, most in (("Backstay, blocking", 0.8), ("Backstay, async", 1.0)):
         api = ours.rpartition(" ")[2]
         rows += [

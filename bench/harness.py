@@ -1,4 +1,4 @@
-"""Run each contender in a process of its own, in alternating rounds, so that all of them meet the same noise."""
+"""Run each contender in its own process, in alternating rounds, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ import redis
 
 from backstay.testing.servers import RedisServer
 
-#: Processes are spawned, not forked: a contender inherits no threads and no connections.
+#: Processes are spawned, not forked, so that a contender inherits no threads and no connections.
 CONTEXT = get_context("spawn")
 #: Seconds without a result after which a contender counts as hung.
-PATIENCE = 120.0
+RESULT_TIMEOUT = 120.0
 
 
 class Sample(NamedTuple):
-    """The operations of one slice, with the wall and CPU seconds of the contender's process."""
+    """The result of one slice, a short measurement: the number of operations, and the wall and CPU seconds of the
+    contender's process.
+    """
 
     count: int
     seconds: float
@@ -39,16 +41,16 @@ class Sample(NamedTuple):
         return self.cpu / max(1, self.count) * 1e6
 
 
-#: Opens a contender and yields a function that runs one slice.
+#: A context manager that opens a contender and yields a function that runs one slice.
 Contender = Callable[..., AbstractContextManager[Callable[..., Any]]]
 
 
 class ContenderFailed(Exception):
-    """A contender raised in its process; the message is its traceback."""
+    """A contender raised an exception in its process. The message is the traceback."""
 
 
 class ContenderProcess:
-    """A process that runs a contender: it waits for a request, runs one slice and returns the result."""
+    """A process that runs a contender: for each request, it runs one slice and sends the result back."""
 
     def __init__(self, contender: Contender, *args: Any) -> None:
         self._pipe, theirs = CONTEXT.Pipe()
@@ -61,8 +63,8 @@ class ContenderProcess:
             self._pipe.send(request)
 
     def receive(self) -> Any:
-        if not self._pipe.poll(PATIENCE):
-            raise TimeoutError(f"a contender returned no result for {PATIENCE:g} s")
+        if not self._pipe.poll(RESULT_TIMEOUT):
+            raise TimeoutError(f"a contender returned no result for {RESULT_TIMEOUT:g} s")
         result = self._pipe.recv()
         if isinstance(result, _Failure):
             raise ContenderFailed(result.trace)
@@ -102,7 +104,9 @@ def _serve(pipe: Connection, contender: Contender, args: tuple[Any, ...]) -> Non
 
 @dataclass
 class Row:
-    """One line of the table. `ratio` compares Backstay with the peer, if there is one; the target is about it."""
+    """One line of the table. `ratio`: Backstay's figure compared with the peer's; None without a peer. `met`: whether
+    the target is met; None without a target.
+    """
 
     measure: str
     backstay: str
@@ -134,8 +138,8 @@ class Bench:
     def interleave(
         self, what: str, contenders: Mapping[str, ContenderProcess], rounds: int, *request: Any
     ) -> dict[str, list[Any]]:
-        """Run the contenders in the order A, B, B, A, …: one slice each per round. The first round is a warm-up and
-        dropped.
+        """Run one slice of each contender per round, in the order A, B, B, A, … Return the results by name. The first
+        round is a warm-up and is not returned.
         """
         slices: dict[str, list[Any]] = {name: [] for name in contenders}
         for turn in range(rounds + 1):
@@ -152,7 +156,7 @@ class Bench:
 
 
 def compare(measure: str, ours: Sequence[Sample], peer: str, theirs: Sequence[Sample], least: float) -> Row:
-    """Compare throughput: the ratio is the median over the rounds of each round's ratio."""
+    """Compare throughput. The ratio is computed for each round, and the median of these ratios must reach `least`."""
     ratios = [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
     ratio = statistics.median(ratios)
     mine, other = _summary(ours), _summary(theirs)
@@ -181,7 +185,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def facts(server: RedisServer) -> dict[str, str]:
-    """Describe the machine, as far as it explains the figures."""
+    """Return the facts about the machine and the software that explain the figures."""
     with redis.Redis.from_url(server.url) as client:
         info: dict[str, Any] = client.info("server")
     name = "valkey" if "valkey_version" in info else "redis"

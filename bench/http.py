@@ -1,5 +1,5 @@
-"""Measure the HTTP API on SQLite with `synchronous=FULL`: claim and complete, the time from a job's end to the next
-one's start, and log lines from a worker to a reader.
+"""Measure the HTTP API on SQLite with `synchronous=FULL`: jobs claimed and completed per second, the time from a job's
+end to the start of the next one, and log lines per second from a worker to a reader.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.harness import Bench, Row, percentile
 from bench.http_client import connect, database, serving
-from bench.http_logs import streamed
-from bench.http_workers import claimed
+from bench.http_logs import measure_log_stream
+from bench.http_workers import measure_claims
 
 from backstay import Backstay, Flow
 from backstay.job.worker.blocking import new_loop
@@ -21,7 +21,7 @@ LEAST_JOBS, LEAST_LINES, MOST_MS = 1000, 20_000, 20.0
 
 
 async def edges(url: str, runs: int) -> list[float]:
-    """Return the milliseconds from one worker's completion of a job until another worker has the next one."""
+    """Return the milliseconds from the completion of each job in a chain until a worker has claimed the next one."""
     took: list[float] = []
     ends: dict[tuple[str, str], float] = {}
 
@@ -59,7 +59,7 @@ def http(bench: Bench) -> list[Row]:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         bench.report("HTTP: claim and complete")
         with database() as url:
-            done = runner.run(claimed(url, WORKERS, bench.pick(10_000, 2000)))
+            done = runner.run(measure_claims(url, WORKERS, bench.pick(10_000, 2000)))
         rows.append(
             Row(
                 f"claim and complete over HTTP, {WORKERS} workers",
@@ -85,7 +85,7 @@ def http(bench: Bench) -> list[Row]:
         )
         bench.report("HTTP: logs")
         with database() as url:
-            lines = runner.run(streamed(url, bench.pick(200_000, 30_000)))
+            lines = runner.run(measure_log_stream(url, bench.pick(200_000, 30_000)))
         rows.append(
             Row(
                 "log lines from worker to reader over HTTP, complete and in order",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 
 
 class Serving(NamedTuple):
@@ -19,8 +19,8 @@ class Serving(NamedTuple):
     pid: int
 
 
-class Connection:
-    """A minimal HTTP/1.1 connection: sequential requests, keep-alive, bodies with a content-length."""
+class HttpConnection:
+    """A minimal HTTP/1.1 connection with keep-alive: one request at a time, responses with a content-length."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -43,14 +43,14 @@ class Connection:
         self._writer.close()
 
 
-async def connect(port: int) -> Connection:
-    return Connection(*await asyncio.open_connection("127.0.0.1", port))
+async def connect(port: int) -> HttpConnection:
+    return HttpConnection(*await asyncio.open_connection("127.0.0.1", port))
 
 
 @asynccontextmanager
 async def serving(url: str) -> AsyncIterator[Serving]:
     """Run `backstay serve --api-only` in a process of its own."""
-    port = lasting_port()
+    port = reserve_port()
     code = [sys.executable, "-m", "backstay", "--url", url, "serve", "--port", str(port)]
     code += ["--api-only", "--no-access-log", "--log-level", "error"]
     with subprocess.Popen(code, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220 - it is what is measured

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from bench.cpu import used
+from bench.cpu import cpu_seconds
 from bench.harness import Sample, percentile
 from bench.http_client import Serving, connect, database, serving
 
@@ -18,8 +18,8 @@ from backstay import Backstay
 from backstay.job.worker.blocking import new_loop
 
 
-class Claimed(NamedTuple):
-    """Jobs per second and the server's CPU; milliseconds from the claim request to the job's end."""
+class ClaimTimes(NamedTuple):
+    """The rate of jobs with the server's CPU, and for each job the milliseconds from its claim request to its end."""
 
     sample: Sample
     waits: list[float]
@@ -39,7 +39,7 @@ async def work(port: int, name: str, waits: list[float]) -> int:
         done += 1
 
 
-async def claimed(url: str, workers: int, jobs: int) -> Claimed:
+async def measure_claims(url: str, workers: int, jobs: int) -> ClaimTimes:
     async with Backstay(url) as stay:
 
         @stay.job(name="nothing")
@@ -47,16 +47,16 @@ async def claimed(url: str, workers: int, jobs: int) -> Claimed:
 
         await nothing.enqueue_many([(n,) for n in range(jobs)])
     async with serving(url) as server:
-        return await _drained(server, workers, jobs)
+        return await _drain(server, workers, jobs)
 
 
-async def _drained(server: Serving, workers: int, jobs: int) -> Claimed:
+async def _drain(server: Serving, workers: int, jobs: int) -> ClaimTimes:
     waits: list[float] = []
-    before, began = used(server.pid), time.perf_counter()
+    before, began = cpu_seconds(server.pid), time.perf_counter()
     counts = await asyncio.gather(*[work(server.port, f"w{n}", waits) for n in range(workers)])
-    seconds, cpu = time.perf_counter() - began, used(server.pid) - before
+    seconds, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - before
     assert sum(counts) == jobs
-    return Claimed(Sample(jobs, seconds, cpu), waits)
+    return ClaimTimes(Sample(jobs, seconds, cpu), waits)
 
 
 def main() -> None:
@@ -66,7 +66,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=5000)
     given = options.parse_args()
     with database() as url, asyncio.Runner(loop_factory=new_loop) as runner:
-        found = runner.run(claimed(given.url or url, given.workers, given.jobs))
+        found = runner.run(measure_claims(given.url or url, given.workers, given.jobs))
     print(
         f"{found.sample.rate:,.0f} jobs/s claimed and completed over HTTP by {given.workers} workers; server CPU"
         f" {found.sample.cpu_us:,.0f} µs/job; p50 {percentile(found.waits, 50):.1f} ms,"

@@ -1,6 +1,7 @@
-"""Measure jobs beside other queues: draining, enqueuing, and how soon an idle worker starts a job.
+"""Measure jobs beside other queues: draining a queue, enqueuing, and the time until an idle worker starts a job.
 
-Every contender runs once; then the best peer and Backstay run in alternating rounds, which are compared.
+Every peer runs once, to find the best one. Then the best peer and Backstay run in alternating rounds, and these are
+compared.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from bench.queues.contenders import (
     ON_REDIS,
     ON_SQLITE,
     Contender,
+    ContenderRun,
     Drain,
-    Stage,
     cpu_of,
     prepare,
 )
@@ -34,10 +35,10 @@ from bench.queues.contenders import (
 from backstay.testing.servers.postgres import PostgresServer
 
 T = TypeVar("T")
-#: A contender and a configuration of its worker.
-Entry = tuple[Stage, str]
-#: Empties the engine before an entry runs.
-Empty = Callable[[Stage], None]
+#: A contender with one of the configurations of its worker.
+Entry = tuple[ContenderRun, str]
+#: A function that deletes all data of the engine, before an entry runs.
+Empty = Callable[[ContenderRun], None]
 
 
 @contextmanager
@@ -50,24 +51,24 @@ def folder() -> Iterator[Path]:
 
 
 def entries(contenders: Sequence[Contender], url: str, home: Path) -> list[Entry]:
-    return [(Stage(contender, url, home), how) for contender in contenders for how in contender.ways]
+    return [(ContenderRun(contender, url, home), how) for contender in contenders for how in contender.ways]
 
 
 def label(entry: Entry) -> str:
     return f"{entry[0].contender.name} ({entry[1]})" if len(entry[0].contender.ways) > 1 else entry[0].contender.name
 
 
-def sized(bench: Bench, rate: float) -> int:
-    """Return the number of jobs for a few seconds at this rate."""
+def choose_size(bench: Bench, rate: float) -> int:
+    """Return the number of jobs that take a few seconds at this rate."""
     return max(300, min(60_000, int(rate * bench.pick(4.0, 1.0))))
 
 
 class Contest:
-    """Run each peer once, then the best of them and Backstay in alternating rounds."""
+    """Runs each peer once, then the best peer and Backstay in alternating rounds, and compares these."""
 
     def __init__(self, bench: Bench, url: str, peers: Sequence[Contender], home: Path, empty: Empty) -> None:
         self.bench = bench
-        self.mine: Entry = (Stage(BACKSTAY, url, home), BACKSTAY.ways[0])
+        self.mine: Entry = (ContenderRun(BACKSTAY, url, home), BACKSTAY.ways[0])
         self.peers = entries(peers, url, home)
         self.home = home
         self._empty = empty
@@ -77,39 +78,46 @@ class Contest:
         self._empty(entry[0])
         return measure(entry)
 
-    def drained(self, what: str, entry: Entry, n: int) -> Drain:
+    def drain_once(self, what: str, entry: Entry, n: int) -> Drain:
         found = self.once(what, entry, lambda e: e[0].drain(e[1], n))
         if found.missing:
             raise RuntimeError(f"{label(entry)} did not run {found.missing} of {n} jobs")
         return found
 
-    def best(self, scouted: dict[Entry, float], better: Callable[..., Entry]) -> Entry:
-        """Return the best peer among those that the target counts."""
-        return better((e for e in scouted if not e[0].contender.beside), key=lambda entry: scouted[entry])
+    def best(self, first_results: dict[Entry, float], better: Callable[..., Entry]) -> Entry:
+        """Return the best peer. Peers that are only shown for comparison (`beside`) are ignored."""
+        return better((e for e in first_results if not e[0].contender.beside), key=lambda entry: first_results[entry])
 
     def drains(self, what: str, peers: Sequence[Entry] | None = None, least: float = 0) -> tuple[Row, float]:
-        """Measure jobs per second; also return the memory of Backstay's worker at the end."""
-        scouted = {
-            entry: self.drained(what, entry, sized(self.bench, self.drained(what, entry, 300).sample.rate)).sample.rate
+        """Measure how many jobs per second a worker drains from a full queue. Return the row, and the memory of
+        Backstay's worker in MiB.
+        """
+        first_results = {
+            entry: self.drain_once(
+                what, entry, choose_size(self.bench, self.drain_once(what, entry, 300).sample.rate)
+            ).sample.rate
             for entry in (self.peers if peers is None else peers)
         }
-        best = self.best(scouted, max)
-        mine = sized(self.bench, self.drained(what, self.mine, 3000).sample.rate)
-        theirs = sized(self.bench, scouted[best])
+        best = self.best(first_results, max)
+        mine = choose_size(self.bench, self.drain_once(what, self.mine, 3000).sample.rate)
+        theirs = choose_size(self.bench, first_results[best])
         rounds: list[tuple[Drain, Drain]] = [
-            (self.drained(what, self.mine, mine), self.drained(what, best, theirs))
+            (self.drain_once(what, self.mine, mine), self.drain_once(what, best, theirs))
             for _ in range(self.bench.pick(3, 1))
         ]
         row = compare(what, [a.sample for a, _ in rounds], label(best), [b.sample for _, b in rounds], least)
-        row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in scouted.items()}
+        row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in first_results.items()}
         return row, max(a.rss_mib for a, _ in rounds)
 
     def enqueues(self, what: str, way: str, least: float, *, blocks: bool | None = None) -> list[Row]:
-        """Measure jobs per second of one producer. `blocks`: the blocking API beside blocking clients (True), the async
-        API beside async clients (False), or the async API beside all (None). Peers without a target come last.
+        """Measure how many jobs per second one producer enqueues. `blocks`: compare the blocking API with blocking
+        clients (True), the async API with async clients (False), or the async API with all clients (None). Rows without
+        a target come last.
         """
         own = (
-            (Stage(BACKSTAY_BLOCKING, self.mine[0].url, self.home), BACKSTAY_BLOCKING.ways[0]) if blocks else self.mine
+            (ContenderRun(BACKSTAY_BLOCKING, self.mine[0].url, self.home), BACKSTAY_BLOCKING.ways[0])
+            if blocks
+            else self.mine
         )
         peers = {
             entry[0].contender: entry for entry in self.peers if blocks is None or entry[0].contender.blocks == blocks
@@ -118,27 +126,29 @@ class Contest:
         def measure(entry: Entry, n: int) -> Sample:
             return self.once(what, entry, lambda e: e[0].enqueue(way, n))
 
-        scouted: dict[Entry, float] = {}
+        first_results: dict[Entry, float] = {}
         for entry in peers.values():
-            scouted[entry] = measure(entry, sized(self.bench, measure(entry, 300).rate)).rate
-        mine = sized(self.bench, measure(own, 3000).rate)
+            first_results[entry] = measure(entry, choose_size(self.bench, measure(entry, 300).rate)).rate
+        mine = choose_size(self.bench, measure(own, 3000).rate)
         rows: list[Row] = []
-        for other in (self.best(scouted, max), *(e for e in scouted if blocks and e[0].contender.beside)):
-            theirs = sized(self.bench, scouted[other])
+        for other in (self.best(first_results, max), *(e for e in first_results if blocks and e[0].contender.beside)):
+            theirs = choose_size(self.bench, first_results[other])
             rounds = [(measure(own, mine), measure(other, theirs)) for _ in range(self.bench.pick(3, 1))]
             row = compare(what, [a for a, _ in rounds], label(other), [b for _, b in rounds], least)
             if other[0].contender.beside:
                 row.measure, row.target, row.met = f"{what}, beside {label(other)}", "–", None
             else:
-                row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in scouted.items()}
+                row.detail["peers"] = {label(entry): f"{rate:,.0f}/s" for entry, rate in first_results.items()}
             rows.append(row)
         return rows
 
     def latencies(self, what: str, peers: Sequence[Entry], most_ms: float | None) -> list[Row]:
         probes = self.bench.pick(200, 40)
-        scouted = {entry: percentile(self.once(what, entry, lambda e: e[0].latency(e[1], 40)), 50) for entry in peers}
-        best = self.best(scouted, min)
-        others = [best, *(e for e in scouted if e[0].contender.beside)]
+        first_results = {
+            entry: percentile(self.once(what, entry, lambda e: e[0].latency(e[1], 40)), 50) for entry in peers
+        }
+        best = self.best(first_results, min)
+        others = [best, *(e for e in first_results if e[0].contender.beside)]
         found: dict[Entry, list[float]] = {entry: [] for entry in (self.mine, *others)}
         for _ in range(self.bench.pick(3, 1)):
             for entry in found:
@@ -162,7 +172,7 @@ class Contest:
                 if beside:
                     row.measure, row.target, row.met = f"{row.measure}, beside {label(other)}", "–", None
                 elif percent == 50:
-                    row.detail["peers"] = {label(entry): f"{ms:.2f} ms" for entry, ms in scouted.items()}
+                    row.detail["peers"] = {label(entry): f"{ms:.2f} ms" for entry, ms in first_results.items()}
                 rows.append(row)
         return rows
 
@@ -171,7 +181,7 @@ def jobs(bench: Bench) -> list[Row]:
     """Measure jobs on Redis."""
     prepare(*ON_REDIS)
 
-    def empty(_: Stage) -> None:
+    def empty(_: ContenderRun) -> None:
         with bench.client() as client:
             client.flushall()
 
@@ -204,7 +214,9 @@ def idle(bench: Bench, contest: Contest) -> Row:
 
 
 def _commands(url: str, seconds: float) -> int:
-    """Count the commands of clients in this time with MONITOR; the server's own count includes calls from scripts."""
+    """Count the commands that clients send within `seconds`, with MONITOR. The server's own counters cannot be used,
+    because they include calls from scripts.
+    """
     server = urlsplit(url)
     ends = time.perf_counter() + seconds
     received = b""
@@ -221,7 +233,7 @@ def _commands(url: str, seconds: float) -> int:
 
 
 def memory(bench: Bench, contest: Contest, least: float) -> Row:
-    found = contest.drained("memory", contest.mine, bench.pick(100_000, 10_000))
+    found = contest.drain_once("memory", contest.mine, bench.pick(100_000, 10_000))
     rss = max(least, found.rss_mib)
     return Row("memory of a worker after 100,000 jobs", f"{rss:.1f} MiB", target="≤ 60 MiB", met=rss <= 60)
 
@@ -233,7 +245,7 @@ def jobs_sql(bench: Bench) -> list[Row]:
     with folder() as home:
         path = home / "jobs.db"
 
-        def empty(_: Stage) -> None:
+        def empty(_: ContenderRun) -> None:
             for found in home.glob("jobs.db*"):
                 found.unlink()
 
@@ -243,7 +255,7 @@ def jobs_sql(bench: Bench) -> list[Row]:
         rows += [row, Row("the same", f"{rate:,.0f}/s", target="≥ 15,000/s", met=rate >= 15_000)]
     with folder() as home, PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}) as server:
 
-        def recreate(stage: Stage) -> None:
+        def recreate(stage: ContenderRun) -> None:
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute("DROP SCHEMA IF EXISTS public CASCADE")
                 connection.execute("CREATE SCHEMA public")

@@ -1,4 +1,6 @@
-"""Measure limits: hits per second beside `limits` with its asyncio storage, denials from memory, and bytes per key."""
+"""Measure rate limits: hits and repeated denials per second beside the package `limits` (asyncio), and bytes
+per key.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,21 @@ from backstay import Backstay
 from backstay.sync import Backstay as BlockingBackstay
 
 TASKS = 100
-#: High enough that every hit is admitted; an exact window keeps at most one run per millisecond.
+#: Rates so high that every hit is admitted. An exact window stores one entry per millisecond, so its window is short.
 RATES = {"fixed": "1000000000/hour", "sliding": "10000/second", "sliding-counter": "1000000/hour"}
 PEERS = {
     "fixed": strategies.FixedWindowRateLimiter,
     "sliding": strategies.MovingWindowRateLimiter,
     "sliding-counter": strategies.SlidingWindowCounterRateLimiter,
 }
-#: The most bytes of one key on Redis with an exact window of 1,000.
+#: The target: the most bytes of one key on Redis with an exact window of 1,000 hits.
 HEAVIEST = 24 * 1024
 
 
 def spin(runner: asyncio.Runner, hit: Callable[[str], Awaitable[bool]], seconds: float, wanted: bool) -> Sample:
-    """Run tasks that each hit a key of their own until the time is over."""
+    """Run tasks for `seconds`; each hits its own key as often as it can. Assert that each hit is allowed as
+    `wanted`.
+    """
 
     async def one(key: str, end: float) -> int:
         count = 0
@@ -93,7 +97,7 @@ def _side_by_side(bench: Bench, what: str, algorithm: str, rate: str, least: flo
 
 
 def weights(bench: Bench) -> list[Row]:
-    """Measure the memory of one key with a thousand hits on the server."""
+    """Measure how many bytes a key with a thousand hits uses on the Redis server."""
     rows: list[Row] = []
     with BlockingBackstay(bench.url, namespace="weights") as stay, bench.client() as client:
         for algorithm in ("fixed", "sliding-counter", "token-bucket", "gcra", "sliding"):
@@ -101,7 +105,7 @@ def weights(bench: Bench) -> list[Row]:
             for _ in range(1000):
                 limit.hit("user:7")
                 if algorithm == "sliding":
-                    time.sleep(0.0011)  # every hit starts a run of its own
+                    time.sleep(0.0011)  # hits within one millisecond would share an entry
             (key,) = client.keys(f"weights:limit:*{limit.spec.prefix}*")
             size = int(client.memory_usage(key, samples=0) or 0)
             exact = algorithm == "sliding"

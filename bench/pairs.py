@@ -1,4 +1,4 @@
-"""Measure pairs of acquire and release without contention, per second, beside redis-py's Lock."""
+"""Measure how many pairs of acquire and release per second are possible without contention, beside redis-py's Lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TTL = 10
 
 
 def spin_tasks(runner: asyncio.Runner, pair: Callable[[str], Awaitable[None]], tasks: int, seconds: float) -> Sample:
-    """Run tasks that each acquire and release a name of their own until the time is over."""
+    """Run tasks for `seconds`; each acquires and releases its own lock as often as it can."""
 
     async def one(name: str, end: float) -> int:
         count = 0
@@ -67,7 +67,7 @@ def redis_py_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
 
 
 def spin_threads(pool: ThreadPoolExecutor, pair: Callable[[str], None], threads: int, seconds: float) -> Sample:
-    """Do the same with threads. They and their connections are reused by the next slice."""
+    """Do the same as `spin_tasks` with threads. The threads and their connections are kept for the next slice."""
     ready = threading.Barrier(threads + 1)
 
     def one(name: str) -> int:

@@ -19,7 +19,9 @@ TASKS, POOL = 100, 10
 
 @contextmanager
 def advisory_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
-    """Acquire and release a session-level advisory lock over a pool: no fence, no TTL, lost with its connection."""
+    """Acquire and release session-level advisory locks over a pool. They are weaker than Backstay's locks: no fence, no
+    TTL, lost with the connection.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         pool = AsyncConnectionPool(url, min_size=POOL, max_size=POOL, kwargs={"autocommit": True}, open=False)
         runner.run(pool.open(wait=True))
@@ -35,7 +37,7 @@ def advisory_tasks(url: str, tasks: int) -> Iterator[Callable[[float], Sample]]:
 
 
 def postgres(bench: Bench) -> list[Row]:
-    """Measure with every commit on disk, as in production."""
+    """Measure with fsync on, as in production: every commit is on disk."""
     rounds, seconds = bench.pick((7, 1.0), (3, 0.5))
     what = f"PostgreSQL pairs, {TASKS} tasks"
     with (

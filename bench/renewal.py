@@ -19,7 +19,9 @@ LOCKS, TTL = 1000, 3.0
 
 @contextmanager
 def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
-    """Count calls of the keeper's blocking link: one `call_many` is one round trip, a write and then all replies."""
+    """Yield a function that holds the locks for some renewal intervals and counts the keeper's round trips. One call of
+    `BlockingLink.call_many` is one round trip: it writes all requests and then reads all replies.
+    """
     trips = 0
     call_many = BlockingLink.call_many
 
@@ -40,7 +42,8 @@ def holder(url: str) -> Iterator[Callable[[int], dict[str, int]]]:
 
         async with Backstay(url) as stay:
             leases = await asyncio.gather(*[stay.lock(f"held-{i}", ttl=TTL).acquire() for i in range(LOCKS)])
-            # The keeper's link is made at the first renewal; counting begins halfway between two renewals.
+            # Begin to count halfway between the first and the second renewal: the first one also opens the keeper's
+            # connection.
             await asyncio.sleep(1.5 * TTL * RENEW_AT)
             stay.telemetry.subscribe(listen)
             before = trips

@@ -1,4 +1,6 @@
-"""Measure the cost of importing Backstay, beside an interpreter that imports nothing."""
+"""Measure the time to import Backstay, beside redis.asyncio. The time of an interpreter that imports nothing is
+subtracted.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,26 @@ from bench.harness import Bench, Row
 MOST = 0.150
 
 
-def _timed(program: str) -> float:
+def _time_program(program: str) -> float:
     began = perf_counter()
     subprocess.run([sys.executable, "-c", program], check=True)
     return perf_counter() - began
 
 
 def startup(bench: Bench) -> list[Row]:
-    """Measure imports. Names load at first use, so the second row is the cost of a real program."""
+    """Measure the imports. `import backstay` loads names only when they are used, so `from backstay import Backstay` is
+    what a real program pays.
+    """
     runs = bench.pick(10, 4)
     programs = ("import backstay", "from backstay import Backstay", "import redis.asyncio")
     took: dict[str, list[float]] = {program: [] for program in programs}
     for program in programs:
-        _timed(program)  # warm-up: fill the page cache, write bytecode
+        _time_program(program)  # warm-up: fill the page cache, write bytecode
     for run in range(runs):
         bench.report(f"import, {run + 1} of {runs}")
-        bare = _timed("pass")
+        bare = _time_program("pass")
         for program in programs:
-            took[program].append(_timed(program) - bare)
+            took[program].append(_time_program(program) - bare)
     *ours, peer = (statistics.median(took[program]) for program in programs)
     return [
         Row(

@@ -1,5 +1,6 @@
-"""Measure runs: a chain from start to end, the time from one job's end to the next one's start, a wide fan beside as
-many plain jobs, and the cost of the pure graph. Chains and fans run in a process of their own that contains the worker.
+"""Measure workflow runs: a chain of jobs, the time from one job's end to the next one's start, a wide fan-out beside as
+many plain jobs, and the CPU of the pure graph functions. Chains and fans run in a separate process, which contains the
+worker.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from bench.cpu import used_by_all
-from bench.harness import PATIENCE, Bench, ContenderProcess, Row, Sample, percentile
+from bench.cpu import cpu_seconds_with_children
+from bench.harness import RESULT_TIMEOUT, Bench, ContenderProcess, Row, Sample, percentile
 
 from backstay import Backstay, Flow
 from backstay.job.worker.blocking import new_loop
@@ -24,14 +25,18 @@ from backstay.testing.servers.postgres import PostgresServer
 from backstay.workflow.graph import graph
 
 LINKS = 40
-#: Targets: seconds of a chain, milliseconds of an edge, and a fan as a multiple of as many plain jobs.
+#: Targets: the seconds of a chain, the milliseconds from a job's end to the next start (an edge), and the time of a fan
+#: as a multiple of the time of as many plain jobs.
 MOST_SECONDS, MOST_MS, MOST_TIMES = 0.5, 5.0, 3.0
-#: The most that an edge of 10,000 nodes may cost, as a multiple of one of 1,000: dictionaries outgrow CPU caches.
+#: Target: the CPU per edge in a graph of 10,000 nodes, as a multiple of that in a graph of 1,000. It may grow a little,
+#: because large dictionaries do not fit into CPU caches.
 MOST_GROWTH = 1.6
 
 
 class Chained(NamedTuple):
-    """The seconds and CPU of a run from its start to its end, and the milliseconds of each edge."""
+    """The time and CPU of a chain from start to end, and the milliseconds of each edge (a job's end to the next
+    start).
+    """
 
     sample: Sample
     edges: list[float]
@@ -39,7 +44,9 @@ class Chained(NamedTuple):
 
 @contextmanager
 def stage(url: str, server: int) -> Iterator[Callable[[str, int], Any]]:
-    """Run a program with a worker of its own. `server` is the process id of the engine's server, if it has one."""
+    """Yield a function that runs `chain`, `plain` or `fan` on a new namespace. `server`: the process id of the engine's
+    server, whose CPU is counted, too; 0 for SQLite.
+    """
 
     async def perform(what: str, n: int) -> Any:
         async with Backstay(url, namespace=f"bench-{os.getpid()}-{perf_counter():.6f}") as stay:
@@ -50,11 +57,11 @@ def stage(url: str, server: int) -> Iterator[Callable[[str, int], Any]]:
 
 
 def _cpu(server: int) -> float:
-    return process_time() + (used_by_all(server) if server else 0.0)
+    return process_time() + (cpu_seconds_with_children(server) if server else 0.0)
 
 
 @asynccontextmanager
-async def working(stay: Backstay) -> AsyncIterator[None]:
+async def run_worker(stay: Backstay) -> AsyncIterator[None]:
     """Run a worker in this process; on exit, wait until its last finishes are stored."""
     worker = stay.worker(concurrency=100, signals=False)
     task = asyncio.create_task(worker.run())
@@ -66,7 +73,7 @@ async def working(stay: Backstay) -> AsyncIterator[None]:
 
 
 async def chain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Chained:
-    """Start runs of `LINKS` jobs one after another, with an idle worker that is already running."""
+    """Run `n` chains of `LINKS` jobs, one chain after another. The worker is already running and idle."""
     ends: dict[int, float] = {}
     edges: list[float] = []
 
@@ -83,15 +90,15 @@ async def chain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Chained:
         for place in range(1, LINKS):
             last = flow.add(link, place, after=last)
 
-    async with working(stay):
-        await (await chained.start()).wait(timeout=PATIENCE)
+    async with run_worker(stay):
+        await (await chained.start()).wait(timeout=RESULT_TIMEOUT)
         edges.clear()
         took: list[float] = []
         busy = cpu()
         for _ in range(n):
             began = perf_counter()
             run = await chained.start()
-            assert await run.wait(timeout=PATIENCE) == "success"
+            assert await run.wait(timeout=RESULT_TIMEOUT) == "success"
             took.append(perf_counter() - began)
         return Chained(Sample(n * LINKS, statistics.median(took), cpu() - busy), edges)
 
@@ -111,7 +118,7 @@ async def plain(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
 
     began, busy = perf_counter(), cpu()
     await nothing.enqueue_many([(place,) for place in range(n)])
-    async with working(stay):
+    async with run_worker(stay):
         await all_done.wait()
     return Sample(n, perf_counter() - began, cpu() - busy)
 
@@ -137,8 +144,8 @@ async def fan(stay: Backstay, n: int, cpu: Callable[[], float]) -> Sample:
 
     began, busy = perf_counter(), cpu()
     run = await fanned.start(n)
-    async with working(stay):
-        assert await run.wait(timeout=PATIENCE) == "success"
+    async with run_worker(stay):
+        assert await run.wait(timeout=RESULT_TIMEOUT) == "success"
     sample = Sample(n, perf_counter() - began, cpu() - busy)
     assert run.outputs["last"] == n * (n - 1) // 2
     return sample
@@ -228,7 +235,7 @@ def fans(bench: Bench, engine: Engine, program: ContenderProcess) -> Row:
 
 
 def advance(bench: Bench) -> Row:
-    """Measure the CPU per visited edge over whole runs: a fan and a chain."""
+    """Measure the CPU of `graph.advance` per visited edge, over a whole fan and a whole chain."""
     rounds = bench.pick(7, 3)
     small, large = (statistics.median(_edge_ns(width) for _ in range(rounds)) for width in (1000, 10_000))
     return Row(
@@ -247,11 +254,11 @@ def _edge_ns(width: int) -> float:
     children = [f"child-{n}" for n in range(width)]
     shapes = {
         "fan": [
-            graph.Node("first"),
-            *(graph.Node(child, ("first",)) for child in children),
-            graph.Node("last", tuple(children)),
+            graph.JobNode("first"),
+            *(graph.JobNode(child, ("first",)) for child in children),
+            graph.JobNode("last", tuple(children)),
         ],
-        "chain": [graph.Node(child, tuple(children[n - 1 : n])) for n, child in enumerate(children)],
+        "chain": [graph.JobNode(child, tuple(children[n - 1 : n])) for n, child in enumerate(children)],
     }
     for nodes in shapes.values():
         made = graph.Graph(nodes)
@@ -259,8 +266,8 @@ def _edge_ns(width: int) -> float:
         ready = [node.id for node in nodes if made.jobs[node.id].state == "pending"]
         while ready:
             job = ready.pop()
-            made.apply(graph.advance(made, graph.Started(job)))
-            changes = graph.advance(made, graph.Completed(job))
+            made.apply(graph.advance(made, graph.JobStarted(job)))
+            changes = graph.advance(made, graph.JobCompleted(job))
             made.apply(changes)
             edges_visited += changes.edges_visited
             ready += [id_ for id_, state in changes.moves if state == "pending"]

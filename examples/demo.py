@@ -27,9 +27,9 @@ WORKERS = {"ada": "builds", "bo": "tests"}
 #: The default port of `backstay serve`.
 DEFAULT_PORT = 3000
 SIGNS = {"started": "▶", "scheduled": "↻", "completed": "✓", "failed": "✗", "skipped": "-", "cancelled": "!"}
-#: Seconds; long enough for a busy machine.
+#: Seconds for each request and each process, long enough for a busy machine.
 TIMEOUT = 60.0
-#: Kills a process when the other end of a pipe is closed, unless a line arrives first.
+#: A shell script that waits for a line on standard input. If that is closed without a line, it kills the process $1.
 GUARD = 'read -r line || { kill "$1"; sleep 5; kill -9 "$1"; } 2>/dev/null'
 
 
@@ -56,7 +56,7 @@ def events(url: str) -> Iterator[dict[str, Any]]:
 @contextmanager
 def program(*args: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `backstay …` until the end of the block, with its output in `log`. If this program is killed with SIGKILL,
-    the guard's pipe closes, and the guard kills the process.
+    the kernel closes the guard's standard input, and the guard kills the process.
     """
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -1,9 +1,12 @@
-"""Approximately exactly once: four layers, each of which covers a case that the previous one does not.
+"""A payment that is booked exactly once, by four layers. Each covers a case that the one before does not.
 
-1. Idempotency: a repeated payment is replayed, not executed. Not covered: an owner that is paused past its lease.
-2. A lock: one holder at a time, also against other code that uses the account. Not covered: a paused holder.
-3. A UNIQUE constraint: the database itself rejects the second entry.
-4. A handler that may be called again: it checks, works and marks the work as done, in one transaction.
+1. Idempotency: a repeated payment is replayed, not executed. Not covered: a process that is paused for longer than its
+   lease and then continues.
+2. A lock: one holder per account at a time, also among other functions. Not covered: a holder that is paused for longer
+   than its lease.
+3. A UNIQUE constraint: the database itself rejects a second entry.
+4. A handler that may run twice: in one transaction, it checks whether the payment was processed, books it, and marks it
+   as processed.
 """
 
 import sqlite3

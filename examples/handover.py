@@ -26,9 +26,9 @@ from backstay.sync import Backstay
 
 NAMES = ("Ada", "Bo", "Cleo", "Dev", "Eve")
 ROUNDS = 3
-#: The duration of a turn, and the leases of the two failures, in seconds.
+#: Seconds: the duration of a turn, the lease of the holder that is killed, and of the holder that is stopped.
 WORK, CRASH_TTL, STALE_TTL = 0.12, 1.5, 1.0
-#: Seconds; a wait that takes longer has failed.
+#: Seconds after which a wait counts as failed.
 TIMEOUT = 20.0
 
 

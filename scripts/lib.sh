@@ -17,8 +17,8 @@ if [[ ! -t 2 || -n ${NO_COLOR:-} ]]; then
     }
 fi
 
-# Keep compiled modules in .venv/pycache, also where the environment disables bytecode: tests start hundreds of
-# programs, which would otherwise compile everything again.
+# Store bytecode in .venv/pycache, even if the environment disables it: tests start hundreds of programs, and each would
+# compile all modules.
 keep_bytecode() {
     unset PYTHONDONTWRITEBYTECODE
     export PYTHONPYCACHEPREFIX=$PWD/.venv/pycache

@@ -1,4 +1,6 @@
-"""Not run, only read by a type checker: what a Backstay may be made from. What is marked `wrong` must be refused."""
+"""Input for a type checker, never run: the objects from which a Backstay can be created. The checker must report an
+error in each line marked `wrong`.
+"""
 
 import redis
 import redis.asyncio

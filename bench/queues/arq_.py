@@ -1,4 +1,4 @@
-"""arq on Redis, polling every 5 ms instead of every 500."""
+"""arq on Redis, polling every 5 ms instead of the default 500 ms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The contenders and their interpreters: peers need conflicting versions of their clients."""
+"""The contenders of the job benchmarks. Each runs in its own virtual environment, because peers need conflicting
+versions of packages.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ ROOT = Path(__file__).parents[2]
 PEERS = Path(os.environ.get("BACKSTAY_PEERS", ROOT / ".peers"))
 TICKS = os.sysconf("SC_CLK_TCK")
 #: Seconds without progress after which a worker counts as stuck.
-STANDSTILL = 20.0
+STUCK_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A queue, the module that drives it, its requirements file ("": this environment), and configurations of its
-    worker. `blocks`: its client blocks the enqueuing thread. `beside`: shown, but without a target.
+    """A queue package. `module`: the module in this folder that drives it; `peers`: its virtual environment, "" for the
+    current one; `ways`: configurations of its worker; `blocks`: its client is blocking; `beside`: it is only shown for
+    comparison, without a target.
     """
 
     name: str
@@ -49,7 +52,8 @@ BACKSTAY_BLOCKING = Contender("Backstay, blocking", "backstay_blocking_", "", ("
 ON_REDIS = (
     Contender("dramatiq", "dramatiq_", "redis", ("8 threads", "4 threads, prefetch 500"), blocks=True),
     Contender("taskiq", "taskiq_", "redis", ("100 tasks",)),
-    # One LPUSH of a pickle that a worker pops: the minimal cost of a queue. A job whose worker dies is lost.
+    # Huey pushes a pickle to a list, and a worker pops it. That is the minimal cost of a queue, but a job whose worker
+    # dies is lost. So it is shown without a target.
     Contender("Huey", "huey_", "redis", ("1 thread",), blocks=True, beside=True),
     Contender("SAQ", "saq_", "older", ("concurrency 100",)),
     Contender("BullMQ", "bullmq_", "redis", ("concurrency 100",)),
@@ -66,7 +70,7 @@ ON_POSTGRES = (
 
 
 def prepare(*contenders: Contender) -> None:
-    """Create the virtual environments that are missing or older than their pins."""
+    """Create the virtual environments that are missing or older than their requirements files."""
     for group in sorted({contender.peers for contender in contenders if contender.peers}):
         home, pins = PEERS / group, ROOT / "requirements" / f"peers-{group}.txt"
         ready = home / ".ready"
@@ -74,21 +78,24 @@ def prepare(*contenders: Contender) -> None:
             continue
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
         pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # The pins are complete. If pip resolves dependencies, it takes newer releases of packages required with extras.
+        # --no-deps, because the pins are complete. With it, pip cannot pick newer releases of packages that are
+        # required with extras.
         subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", pins], check=True)
         ready.touch()
 
 
 class Drain(NamedTuple):
-    """How a worker drained a queue: jobs per second from the first to the last, CPU of all its processes, memory."""
+    """How a worker drained a queue: the rate from the first to the last job with the CPU of all its processes, the
+    number of jobs that did not run, and its memory.
+    """
 
     sample: Sample
     missing: int
     rss_mib: float
 
 
-class Stage:
-    """One contender on one engine, with a folder for its files."""
+class ContenderRun:
+    """Runs one contender on one engine: its producer and its worker, each in a separate process."""
 
     def __init__(self, contender: Contender, url: str, folder: Path) -> None:
         self.contender = contender
@@ -124,7 +131,7 @@ class Stage:
             try:
                 yield process
             finally:
-                family = list(_family(process.pid))
+                family = list(_process_ids(process.pid))
                 process.terminate()
                 try:
                     process.wait(3)
@@ -144,7 +151,7 @@ class Stage:
         return list(RECORD.iter_unpack(self.records.read_bytes()))  # type: ignore[arg-type] # two doubles each
 
     def drain(self, how: str, n: int) -> Drain:
-        """Start a worker and wait until it has run the `n` jobs of the queue."""
+        """Enqueue `n` jobs, start a worker, and wait until it has run them all or makes no progress."""
         self.enqueue("many", n)
         with self.worker(how) as process:
             moved = perf_counter()
@@ -153,25 +160,25 @@ class Stage:
                     raise RuntimeError(f"{self.contender.name}'s worker did not start: {self.log.read_text()[-1500:]}")
                 time.sleep(0.002)
             cpu, seen = _cpu(process.pid), 0
-            while (have := self.count()) < n and perf_counter() - moved < STANDSTILL:
+            while (have := self.count()) < n and perf_counter() - moved < STUCK_SECONDS:
                 if have != seen:
                     seen, moved = have, perf_counter()
                 time.sleep(0.01)
             cpu = _cpu(process.pid) - cpu
             time.sleep(0.2)
-            rss = sum(_rss(pid) for pid in _family(process.pid))
+            rss = sum(_rss(pid) for pid in _process_ids(process.pid))
         began = sorted(start for _, start in self.read())
         return Drain(Sample(len(began) - 1, max(1e-9, began[-1] - began[0]), cpu), n - len(began), rss)
 
     def latency(self, how: str, probes: int) -> list[float]:
-        """Return the milliseconds from enqueue to start of each job, with an idle worker."""
+        """Return the milliseconds from the enqueue to the start of each job, when the worker is idle before."""
         with self.worker(how):
             time.sleep(2.0)  # long enough for any contender to become idle
             self.run("latency", probes)
         return [(start - asked) * 1000 for asked, start in self.read()][5:]
 
 
-def _family(pid: int) -> Iterator[int]:
+def _process_ids(pid: int) -> Iterator[int]:
     yield pid
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
@@ -179,12 +186,12 @@ def _family(pid: int) -> Iterator[int]:
     except OSError:
         return
     for child in children:
-        yield from _family(int(child))
+        yield from _process_ids(int(child))
 
 
 def _cpu(pid: int) -> float:
     total = 0.0
-    for member in _family(pid):
+    for member in _process_ids(pid):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         except OSError:

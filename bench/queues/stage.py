@@ -1,8 +1,9 @@
-"""The program in a contender's own interpreter: `python -m bench.queues.stage CONTENDER ROLE URL …`. It imports only
-the standard library and that contender.
+"""The program that runs one contender in its own interpreter: `python -m bench.queues.stage CONTENDER ROLE URL …`. It
+imports only the standard library and that contender.
 
-A contender is a module with `open(url)`, which yields `one(t0)` and `many(t0, n)` to enqueue jobs that record their
-start, and `work(url, how)`, which runs a worker until it is terminated; `WAYS` lists the values of `how`.
+A contender is a module with two functions. `open(url)` yields `one(t0)` and `many(t0, n)`, which enqueue jobs that
+record when they start. `work(url, how)` runs a worker until it is terminated; `WAYS` lists the possible values of
+`how`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _file = -1
 
 
 def record(t0: float) -> None:
-    """Run the job: append 16 bytes to a file, about 2 µs."""
+    """The job of every contender: append the times of its enqueue and its start to a file, which takes about 2 µs."""
     global _file  # noqa: PLW0603 - opened once in whichever process or thread runs the first job
     if _file < 0:
         _file = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.write(_file, RECORD.pack(t0, perf_counter()))
 
 
-def recorded() -> int:
+def count_records() -> int:
     return Path(FILE).stat().st_size // RECORD.size if Path(FILE).exists() else 0
 
 
@@ -72,13 +73,15 @@ async def enqueue(producer: Producer, way: str, n: int) -> dict[str, float]:
 
 
 async def latency(producer: Producer, n: int) -> None:
-    """Enqueue one job at a time for an idle worker, after random pauses that match no contender's poll interval."""
+    """Enqueue one job at a time for an idle worker. The pauses between them are random, so that they are not in step
+    with a contender's polling.
+    """
     async with producer as (one, _):
         for _ in range(n):
-            seen = recorded()
+            seen = count_records()
             await one(perf_counter())
             ends = perf_counter() + 30
-            while recorded() <= seen:
+            while count_records() <= seen:
                 await asyncio.sleep(0.001)
                 if perf_counter() > ends:
                     raise TimeoutError("a job was not run within 30 s")

@@ -8,10 +8,13 @@ interface Job {
   name: string;
   status: Status;
   command: string;
-  duration_secs: number | null;
+  duration_secs: number | null; // whole seconds; duration_ms is exact
+  duration_ms: number | null;
   started_at: number | null;
   depends_on: string[];
   output: string | null;
+  attempt: number; // counted from 0
+  metadata: Record<string, unknown>;
 }
 
 interface Workflow {
@@ -24,10 +27,10 @@ interface Workflow {
 interface LogChunk {
   workflow_id: string;
   job_id: string;
-  sequence: number;
+  sequence: number; // counted from 0
   data: string;
   timestamp_ms: number;
-  stream: string;
+  stream: "stdout" | "stderr";
 }
 
 interface WorkerInfo {
@@ -57,7 +60,7 @@ export class Backstay {
     this.token = token;
   }
 
-  listWorkflows = (limit = 50, offset = 0) =>
+  listWorkflows = (limit = 100, offset = 0) =>
     this.request<Workflow[]>("GET", `/api/workflows?limit=${limit}&offset=${offset}`);
   createWorkflow = (workflow: object) => this.request<Workflow>("POST", "/api/workflows", workflow);
   status = (id: string) => this.request<Workflow>("GET", `/api/workflows/${encodeURIComponent(id)}/status`);
@@ -65,6 +68,8 @@ export class Backstay {
     this.request<{ run_id: string; status: Status }>("POST", `/api/workflows/${encodeURIComponent(id)}/run`, { inputs });
   cancel = (id: string) =>
     this.request<{ run_id: string }>("POST", `/api/workflows/${encodeURIComponent(id)}/cancel`, {});
+  isCancelled = (id: string, job: string) =>
+    this.request<boolean>("GET", `/api/jobs/${encodeURIComponent(id)}/${encodeURIComponent(job)}/cancelled`);
   logs = (id: string, job: string) => this.request<LogChunk[]>("GET", this.#job(id, job, "logs"));
   workers = () => this.request<WorkerInfo[]>("GET", "/api/workers");
 
@@ -132,5 +137,6 @@ if (process.argv[1]?.endsWith("client.ts")) {
   console.log((await backstay.workers()).map((worker) => worker.status).join(", "));
   await backstay.run("hello");
   await backstay.cancel("hello");
+  console.log(await backstay.isCancelled("hello", "wave"));
   await backstay.run("none").catch((error: BackstayError) => console.log(error.status));
 }

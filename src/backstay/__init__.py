@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         RetryRefused,
         RowMissing,
         RunNotFound,
+        RunTooLarge,
         SchemaTooNew,
         StaleFence,
         UnknownJob,
@@ -69,9 +70,8 @@ if TYPE_CHECKING:
     from backstay.idempotency.view import KeyInspection
     from backstay.job.api.context import JobContext, current_job
     from backstay.job.api.handle import JobHandle
-    from backstay.job.api.middleware import Middleware
+    from backstay.job.api.middleware import Middleware, Tracing
     from backstay.job.api.retry import Backoff, Cancel, Retry, Snooze, exponential, fixed
-    from backstay.job.api.tracing import Tracing
     from backstay.policy import BALANCED, MAX_AVAILABILITY, MAX_SAFETY, Policy
     from backstay.telemetry import Event
     from backstay.workflow.api.handle import RunHandle
@@ -148,6 +148,7 @@ __all__ = [
     "RowMissing",
     "RunHandle",
     "RunNotFound",
+    "RunTooLarge",
     "Scheduled",
     "SchemaTooNew",
     "Snooze",
@@ -165,8 +166,9 @@ __all__ = [
     "fixed",
 ]
 
-#: The module of each public name. Imported at first use, so that a program that only catches errors stays small.
-_HOMES = {
+#: The module of each public name. It is imported at the first use of the name, so that a program that only catches
+#: errors loads nothing else.
+_MODULES = {
     "BALANCED": "backstay.policy",
     "Backoff": "backstay.job.api.retry",
     "BadArgument": "backstay.errors",
@@ -236,11 +238,12 @@ _HOMES = {
     "RowMissing": "backstay.errors",
     "RunHandle": "backstay.workflow.api.handle",
     "RunNotFound": "backstay.errors",
+    "RunTooLarge": "backstay.errors",
     "Scheduled": "backstay.hub.protocol",
     "SchemaTooNew": "backstay.errors",
     "Snooze": "backstay.job.api.retry",
     "StaleFence": "backstay.errors",
-    "Tracing": "backstay.job.api.tracing",
+    "Tracing": "backstay.job.api.middleware",
     "UnknownJob": "backstay.errors",
     "WaiterInfo": "backstay.gate.view",
     "PatchRefused": "backstay.errors",
@@ -256,10 +259,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'backstay' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""The async API: class Backstay. `backstay.sync` is the same for threads."""
+"""The async API: class Backstay. `backstay.sync` has the same class for threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from backstay.gate.api import Lock, Locks, ReadWriteLock, Semaphore
 from backstay.hub.base import Hub
 from backstay.idempotency.api import Idempotency
 from backstay.idempotency.decorator import IdempotentFunction, wrap_async, wrap_blocking
-from backstay.idempotency.flows import Spec
+from backstay.idempotency.flows import IdempotencySpec
 from backstay.interop.n8n_wire.gate.options import choose_admin
 from backstay.job.api.mixin import JobsMixin
 from backstay.limit.mixin import LimitsMixin
@@ -47,8 +47,8 @@ class Backstay(BaseBackstay[Lock, Semaphore, ReadWriteLock], LimitsMixin, JobsMi
     profile: The policy with the defaults of all options: BALANCED (the default), MAX_SAFETY, MAX_AVAILABILITY or your
         own Policy.
     engine: An engine object, client or pool instead of a URL.
-    hub: Sends notifications over another service than the engine: `redis://…`, a client or pool, or a Hub. For SQLite
-        and PostgreSQL. Environment: BACKSTAY_HUB.
+    hub: A service other than the engine to send notifications over: `redis://…`, a client or pool, or a Hub. Only for
+        SQLite and PostgreSQL engines. Environment: BACKSTAY_HUB.
     hub_prefix: The prefix of the hub's channels. Default: the namespace.
     shards: The number of shards that jobs are spread over on Redis, so that the nodes of a Cluster share the load.
         Default 1. All processes must use the same number. Environment: BACKSTAY_SHARDS.
@@ -102,12 +102,20 @@ class Backstay(BaseBackstay[Lock, Semaphore, ReadWriteLock], LimitsMixin, JobsMi
         return cast("F", wrapper)
 
     def _wrap_idempotent(
-        self, function: F, key: str | None, fingerprint: Iterable[str] | None, options: Spec, codec: Codec | None
+        self,
+        function: F,
+        key: str | None,
+        fingerprint: Iterable[str] | None,
+        options: IdempotencySpec,
+        codec: Codec | None,
     ) -> F:
         if inspect.iscoroutinefunction(function):
             return wrap_async(IdempotentFunction(self._core, function, key, fingerprint, options, codec), function)
         core = self._blocking().internals.core
         return wrap_blocking(IdempotentFunction(core, function, key, fingerprint, options, codec), function)
+
+    def _connection_urls(self) -> tuple[str, ...]:
+        return tuple(one for one in (self._settings.url, self._settings.hub) if isinstance(one, str))
 
     def _blocking(self) -> BlockingBackstay:
         """Return the blocking API over the same engine, for decorated functions that are not async."""
@@ -138,8 +146,9 @@ class Backstay(BaseBackstay[Lock, Semaphore, ReadWriteLock], LimitsMixin, JobsMi
         if self._twin is not None:
             await asyncio.to_thread(self._twin.close)
         if not self._core.closed:
-            await self._core.services.close()
+            await self._core.services.flush()
             await self._core.release_waiters()
+            self._core.services.close()
             if self._core.owns_hub:
                 await self._core.hub.join()
             await asyncio.to_thread(self._core.close_parts)

@@ -17,7 +17,9 @@ OnUnavailable = Literal["deny", "allow", "local"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The defaults of every primitive. Locks always fail closed: no option changes that."""
+    """The default options of all primitives. While the engine is unavailable, a lock is never granted (it fails
+    closed); no option changes that.
+    """
 
     lock_ttl: float = field(default=30.0, metadata={"doc": "seconds until a lease ends unless it is renewed"})
     lock_renew: bool = field(default=True, metadata={"doc": "renew leases in the background"})
@@ -39,7 +41,7 @@ class Policy:
 
 #: The default policy.
 BALANCED = Policy()
-#: The TTL is a hard bound: leases are not renewed in the background.
+#: Leases are not renewed in the background: a lease ends when its TTL has passed, even if its holder still works.
 MAX_SAFETY = Policy(lock_renew=False)
 #: Prefer availability: long holds, and few retries while the engine is unavailable.
 MAX_AVAILABILITY = Policy(

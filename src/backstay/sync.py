@@ -11,7 +11,7 @@ from backstay.app import Backstay as AsyncBackstay
 from backstay.assembly.base import BaseBackstay, wrap_blocking_locked
 from backstay.assembly.build import build_core
 from backstay.assembly.settings import Settings
-from backstay.channel.api import BlockingChannels as Channels
+from backstay.channel.blocking import Channels
 from backstay.engine.base import Engine, Ping
 from backstay.engine.client_types import ClientObject
 from backstay.errors import ConfigError
@@ -24,7 +24,7 @@ from backstay.gate.blocking import Semaphore as Semaphore  # noqa: PLC0414 - as 
 from backstay.hub.base import Hub
 from backstay.idempotency.blocking import BlockingIdempotency as Idempotency
 from backstay.idempotency.decorator import IdempotentFunction, wrap_blocking
-from backstay.idempotency.flows import Spec
+from backstay.idempotency.flows import IdempotencySpec
 from backstay.interop.n8n_wire.gate.options import choose_admin
 from backstay.job.api.middleware import MIDDLEWARE
 from backstay.job.api.mixin import BlockingJobsMixin
@@ -94,7 +94,12 @@ class Backstay(
         return wrap_blocking_locked(function, template, lambda name: self.lock(name, **options))
 
     def _wrap_idempotent(
-        self, function: F, key: str | None, fingerprint: Iterable[str] | None, options: Spec, codec: Codec | None
+        self,
+        function: F,
+        key: str | None,
+        fingerprint: Iterable[str] | None,
+        options: IdempotencySpec,
+        codec: Codec | None,
     ) -> F:
         if inspect.iscoroutinefunction(function):
             raise ConfigError(f"{function.__qualname__} is async: use the async Backstay's `idempotent`")
@@ -114,7 +119,9 @@ class Backstay(
         return BlockingWorker(self._async_twin, options)
 
     def _async_twin(self) -> AsyncBackstay:
-        """Return an async Backstay with the same settings, job types, middleware and workflows, for a worker."""
+        """Return a new async Backstay with the settings, job types, middleware and workflows of this one. A worker
+        needs it, because workers always run on the async API.
+        """
         settings = self._settings
         shares = self._owns_engine is False or settings.url == "memory://"
         twin = AsyncBackstay(
@@ -132,8 +139,9 @@ class Backstay(
     def close(self) -> None:
         """Close connections and stop background threads. Leases still held expire by themselves. Safe to call twice."""
         if not self._core.closed:
-            run(self._core.services.close())
+            run(self._core.services.flush())
             run(self._core.release_waiters())
+            self._core.services.close()
             self._core.close_parts()
         if (runner := self._core.foreign_runner) is not None:
             runner.close_blocking()

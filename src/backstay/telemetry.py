@@ -15,7 +15,9 @@ log = logging.getLogger("backstay")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event (`lock.granted`, `lease.lost`, `link.connected`, …) and its facts."""
+    """An event. `kind` is its name (`lock.granted`, `lease.lost`, `link.connected`, …), `facts` are its details by
+    name.
+    """
 
     kind: str
     facts: dict[str, Any]
@@ -41,7 +43,7 @@ class Telemetry:
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether there are subscribers. Without them, hot paths only count and collect no facts."""
+        """Whether there are subscribers. Without them, hot paths only count an event and do not collect its details."""
         return bool(self._subscribers)
 
     def emit(self, kind: str, **facts: Any) -> None:
@@ -51,7 +53,7 @@ class Telemetry:
             self.notify(kind, **facts)
 
     def notify(self, kind: str, **facts: Any) -> None:
-        """Call the subscribers with an event that is counted already."""
+        """Call the subscribers with an event, without counting it: the caller has done so in `counts`."""
         event = Event(kind, facts)
         for subscriber in self._subscribers:
             try:

@@ -20,7 +20,7 @@ from backstay.job.ids import Ids
 from backstay.job.model import NewJob
 from backstay.job.stores.redis.store import RedisStore
 from backstay.job.stores.sqlite.store import SqliteStore
-from backstay.runtime.core import Identity
+from backstay.runtime.core import ProcessIdentity
 from backstay.telemetry import Telemetry
 
 
@@ -57,7 +57,7 @@ def test_a_psycopg_pool_uses_the_postgresql_backend():
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ConfigError, match="no hub is known for Unregistered"):
-        open_hub(Unregistered(), Identity("test"), Telemetry(), blocking=True)
+        open_hub(Unregistered(), ProcessIdentity("test"), Telemetry(), blocking=True)
     with pytest.raises(ConfigError, match="no job store is known for Unregistered"):
         open_job_store(Unregistered(), "test")
 
@@ -66,7 +66,7 @@ def test_an_engine_of_another_package_registers_its_own_backend(monkeypatch):
     monkeypatch.setattr("backstay.assembly.backends._BACKENDS", {})
     hub = object()
     register_backend(Backend(engine=Unregistered, open_hub=lambda *_, **__: hub))
-    assert open_hub(Unregistered(), Identity("test"), Telemetry(), blocking=True) is hub
+    assert open_hub(Unregistered(), ProcessIdentity("test"), Telemetry(), blocking=True) is hub
     with pytest.raises(ConfigError, match="no job store is known for Unregistered"):
         open_job_store(Unregistered(), "test")
 

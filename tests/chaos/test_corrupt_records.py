@@ -35,7 +35,7 @@ DAMAGED = {
     ]
 )
 def damaged(request, tmp_path, name):
-    """A Backstay, and a way to overwrite the record of `name`."""
+    """A Backstay, and a function that overwrites the record of `name`."""
     if request.param == "sqlite":
         path = tmp_path / "a.db"
         url = f"sqlite:///{path}"
@@ -54,7 +54,7 @@ def damaged(request, tmp_path, name):
         url = request.getfixturevalue("backstay_redis").url
 
         def overwrite(raw):
-            link = BlockingLink(parse(url), "vandal", None)
+            link = BlockingLink(parse(url), "writer", None)
             link.call_many([pack("SET", f"backstay:gate:{{{name}}}", raw)])
             link.close()
 
@@ -86,46 +86,46 @@ def test_a_damaged_record_does_not_hide_the_others_from_a_list(damaged, name):
     stay.lock(name, renew=False).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
     with stay.lock(f"{name}-whole", wait=0):
-        hurt, whole = stay.locks.list(name)
-    assert hurt.trouble
-    assert name in hurt.trouble or "record" in hurt.trouble
-    assert not hurt.held
+        broken, whole = stay.locks.list(name)
+    assert broken.trouble
+    assert name in broken.trouble or "record" in broken.trouble
+    assert not broken.held
     assert whole.held
     assert not whole.trouble
 
 
 @pytest.mark.redis
-def test_a_key_of_another_type_is_reported(truth, backstay_redis, name):
-    link = BlockingLink(parse(backstay_redis.url), "vandal", None)
+def test_a_key_of_another_type_is_reported(direct, backstay_redis, name):
+    link = BlockingLink(parse(backstay_redis.url), "writer", None)
     link.call_many([pack("RPUSH", f"backstay:gate:{{{name}}}", "x")])
     link.close()
     with pytest.raises(backstay.CorruptRecord):
-        truth.lock(name).acquire(wait=0)
+        direct.lock(name).acquire(wait=0)
     with pytest.raises(backstay.CorruptRecord):
-        truth.locks.inspect(name)
+        direct.locks.inspect(name)
 
 
 def test_leases_beside_a_damaged_one_are_still_renewed(damaged, name):
     stay, overwrite = damaged
-    hurt = stay.lock(name, ttl=3).acquire(wait=0)
+    broken = stay.lock(name, ttl=3).acquire(wait=0)
     whole = stay.lock(f"{name}-whole", ttl=3).acquire(wait=0)
     overwrite(DAMAGED["garbage"])
-    assert hurt.lost.wait(WITHIN)
+    assert broken.lost.wait(WITHIN)
     whole.check()
     whole.release()
 
 
 def test_a_record_that_only_the_script_can_decode_affects_no_other_name(damaged, name):
-    """Its holder's fence is a word: Lua quotes it in a reply as it is."""
+    """The fence of its holder is text instead of a number: Lua copies it into the reply unchanged."""
     stay, overwrite = damaged
-    hurt = stay.lock(name, ttl=3).acquire(wait=0)
+    broken = stay.lock(name, ttl=3).acquire(wait=0)
     whole = stay.lock(f"{name}-whole", ttl=3).acquire(wait=0)
-    until = hurt._acquired + 600_000_000
-    holder = ["t", "l", True, "word", hurt._acquired, until, ["", "", ""]]
-    overwrite(msgspec.msgpack.encode([1, 1, hurt.fence, hurt._acquired, [holder]]))
+    until = broken._acquired + 600_000_000
+    holder = ["t", "l", True, "word", broken._acquired, until, ["", "", ""]]
+    overwrite(msgspec.msgpack.encode([1, 1, broken.fence, broken._acquired, [holder]]))
     with pytest.raises(backstay.CorruptRecord):
         stay.lock(name).acquire(wait=0)
-    assert hurt.lost.wait(WITHIN)
+    assert broken.lost.wait(WITHIN)
     whole.check()
     whole.release()
 
@@ -142,7 +142,7 @@ def test_a_rejected_request_is_not_resent(damaged, name):
 
 @pytest.mark.redis
 def test_a_foreign_key_under_the_prefix_does_not_hide_the_list(backstay_redis, name):
-    link = BlockingLink(parse(backstay_redis.url), "stranger", None)
+    link = BlockingLink(parse(backstay_redis.url), "writer", None)
     key = b"backstay:gate:{" + name.encode() + b"\xff\xfe}"
     with backstay.sync.Backstay(backstay_redis.url) as stay, stay.lock(name):
         link.call_many([pack("SET", key, "1")])

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer, say
 from backstay.testing.waiting import eventually
+from support.servers import running
 
 pytestmark = [pytest.mark.chaos, pytest.mark.race]
 
@@ -18,7 +18,7 @@ warnings.simplefilter("error")
 import backstay
 from backstay.sync import Backstay
 
-url, says = sys.argv[1], {}
+url, report = sys.argv[1], {}
 stay = Backstay(url).open()
 lease = stay.lock("fork", ttl=30).acquire(wait=0)
 waits = stay.lock("other", ttl=30).acquire(wait=0)
@@ -53,15 +53,15 @@ deadline = time.monotonic() + 20
 while not stay.locks.inspect("other").queue and time.monotonic() < deadline:
     time.sleep(0.01)
 waits.release()
-says["child"] = json.loads(os.read(reader, 65536))
-says["status"] = os.waitpid(child, 0)[1]
+report["child"] = json.loads(os.read(reader, 65536))
+report["status"] = os.waitpid(child, 0)[1]
 lease.check()
 lease.renew()
-says["parent_identity"] = stay.locks.inspect("fork").holders[0].execution_id
-says["released"] = not lease.release().idempotent
+report["parent_identity"] = stay.locks.inspect("fork").holders[0].execution_id
+report["released"] = not lease.release().idempotent
 stay.lock("child", ttl=5).acquire(wait=10).release()
 stay.close()
-print(json.dumps(says))
+print(json.dumps(report))
 """
 
 LOOP = """
@@ -133,15 +133,15 @@ if child == 0:
     os.write(writer, json.dumps(mine).encode())
     os._exit(0)
 os.close(writer)
-says = {"child": json.loads(os.read(reader, 65536)), "status": os.waitpid(child, 0)[1]}
+report = {"child": json.loads(os.read(reader, 65536)), "status": os.waitpid(child, 0)[1]}
 thread.join(20)
-says["granted"] = bool(granted) and not granted[0].is_lost
-says["same_link"] = second_link.ready
+report["granted"] = bool(granted) and not granted[0].is_lost
+report["same_link"] = second_link.ready
 again = durable("again")
-says["link_used_again"] = second_link in stay.engine.replica_acks()._threads.links.values()
-says["released"] = [not lease.release().idempotent for lease in (first, *granted, again)]
+report["link_used_again"] = second_link in stay.engine.replica_acks()._threads.links.values()
+report["released"] = [not lease.release().idempotent for lease in (first, *granted, again)]
 stay.close()
-print(json.dumps(says))
+print(json.dumps(report))
 """
 
 
@@ -169,17 +169,17 @@ def url(request, tmp_path):
 
 
 def test_a_forked_child_has_its_own_locks_and_none_of_its_parent(url):
-    says = json.loads(run(SCRIPT, url))
-    child = says["child"]
+    report = json.loads(run(SCRIPT, url))
+    child = report["child"]
     assert "failed" not in child, child["failed"]
-    assert says["status"] == 0
+    assert report["status"] == 0
     assert child["inherited_is_lost"]
     assert "fork" in child["reason"]
     assert child["check"] == "LeaseLost"
     assert child["held_by_parent"]
-    assert child["identity"] != says["parent_identity"]
+    assert child["identity"] != report["parent_identity"]
     assert child["waited"]
-    assert says["released"]
+    assert report["released"]
 
 
 def test_a_fork_beside_an_event_loop_keeps_the_parents_lease(url):
@@ -188,18 +188,16 @@ def test_a_fork_beside_an_event_loop_keeps_the_parents_lease(url):
 
 @pytest.mark.redis
 def test_a_fork_during_a_replica_wait_gives_the_child_its_own_connections():
-    """Another thread waits for a replica that stands still; the child goes its own way, and the parent's links live."""
-    master, replica = RedisServer(), None
-    try:
-        started_or_skip(master)
-        replica = RedisServer(options=("--replicaof", "127.0.0.1", str(master.port))).start()
+    """Another thread waits for a paused replica. The child opens its own connections, and those of the parent stay
+    usable.
+    """
+    with (
+        running(RedisServer()) as master,
+        running(RedisServer(options=("--replicaof", "127.0.0.1", str(master.port)))) as replica,
+    ):
         assert eventually(lambda: b"state=online" in say(master, "INFO", "replication"))
-        says = json.loads(run(DURABLE, master.url, str(replica.pid)))
-    finally:
-        for server in (replica, master):
-            if server is not None:
-                server.stop()
-    assert says == {
+        report = json.loads(run(DURABLE, master.url, str(replica.pid)))
+    assert report == {
         "child": {"own_link": True, "granted": True},
         "status": 0,
         "granted": True,
@@ -223,37 +221,39 @@ def work():
 
 worker = threading.Thread(target=work)
 worker.start()
-ear = stay.hub.listen("news").__enter__()
-says = []
+listener = stay.hub.listen("news").__enter__()
+report = []
 for n in range(12):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             with stay.lock(f"child {n}", ttl=5, wait=1):
-                told = "held"
+                outcome = "held"
         except BaseException as error:
-            told = repr(error)
-        os.write(writer, told.encode())
+            outcome = repr(error)
+        os.write(writer, outcome.encode())
         os._exit(0)
     os.close(writer)
-    says.append(os.read(reader, 4096).decode())
+    report.append(os.read(reader, 4096).decode())
     os.waitpid(child, 0)
     time.sleep(0.013)
 stop.set()
 worker.join()
 stay.hub.publish("news", "still here")
-with Backstay(sys.argv[1]) as neighbour:
-    neighbour.hub.publish("news", "from outside")
-says += sorted(message.payload for message in (ear.next(10), ear.next(10)))
-ear.__exit__(None, None, None)
+with Backstay(sys.argv[1]) as other:
+    other.hub.publish("news", "from outside")
+report += sorted(message.payload for message in (listener.next(10), listener.next(10)))
+listener.__exit__(None, None, None)
 stay.close()
-print(json.dumps(says))
+print(json.dumps(report))
 """
 
 
 def test_a_child_that_is_forked_while_sqlite_is_written_can_write(tmp_path):
-    """SQLite counts locks in memory: a child would take those of a transaction under way for its own, for ever."""
+    """SQLite counts file locks in memory. A child that inherited the count of an open transaction would never release
+    them.
+    """
     url = f"sqlite:///{tmp_path}/a.db?timeout=5"
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BUSY, url], capture_output=True, text=True, timeout=100, check=False

@@ -1,4 +1,4 @@
-"""A fork between two announcements: the child announces what it enqueues, and nothing of its parent's once more."""
+"""A fork between two announcements: the child announces its own jobs, and repeats no announcement of its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.testing.waiting import soon
 pytestmark = [pytest.mark.chaos, pytest.mark.race]
 
 FORKS = 5
-#: Jobs of the parent before each fork, and behind the last one.
+#: The jobs that the parent enqueues before each fork.
 JOBS = 3
 
 BLOCKING = """
@@ -34,7 +34,7 @@ def child(): ...
 for _ in range(forks):
     for _ in range(jobs):
         parent.enqueue()
-    parent.options(delay=0.001).enqueue()  # announced behind its back, by a thread that a child does not have
+    parent.options(delay=0.001).enqueue()  # announced asynchronously, by a thread that a child does not have
     forked = os.fork()
     if forked == 0:
         status = 1
@@ -54,7 +54,7 @@ stay.close()
 @pytest.mark.parametrize("turn", range(2))
 def test_a_fork_between_two_announcements_doubles_none_and_loses_none(shared_url, namespace, turn):
     async def main():
-        heard = Counter()
+        announced = Counter()
         async with Backstay(shared_url, namespace=namespace) as stay:
             await stay.jobs.list()
 
@@ -63,7 +63,7 @@ def test_a_fork_between_two_announcements_doubles_none_and_loses_none(shared_url
                     ready.set()
                     async for notice in notices:
                         if notice.hint_id:
-                            heard[notice.type] += await stay.hub.take_hint(notice.hint_id, 1000)
+                            announced[notice.type] += await stay.hub.take_hint(notice.hint_id, 1000)
 
             ready = asyncio.Event()
             listening = asyncio.create_task(listen())
@@ -72,14 +72,14 @@ def test_a_fork_between_two_announcements_doubles_none_and_loses_none(shared_url
             program = await asyncio.create_subprocess_exec(
                 sys.executable, "-W", "error", "-c", BLOCKING, *arguments, stderr=subprocess.PIPE
             )
-            _, said = await asyncio.wait_for(program.communicate(), 100)
-            assert program.returncode == 0, said.decode()
-            wanted = {"parent": FORKS * (JOBS + 2), "child": FORKS * 3}
+            _, errors = await asyncio.wait_for(program.communicate(), 100)
+            assert program.returncode == 0, errors.decode()
+            expected = {"parent": FORKS * (JOBS + 2), "child": FORKS * 3}
 
-            async def all_heard():
-                return heard == wanted
+            async def all_announced():
+                return announced == expected
 
-            assert await soon(all_heard, 10), (heard, wanted)
+            assert await soon(all_announced, 10), (announced, expected)
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
 

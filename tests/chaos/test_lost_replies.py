@@ -1,4 +1,4 @@
-"""Lost replies: whether or not the request was applied, the state stays correct and the caller gets a true result."""
+"""Lost replies to lock commands: whether or not the server applied the command, the caller gets a correct result."""
 
 import asyncio
 import threading
@@ -11,20 +11,20 @@ from backstay.testing.waiting import WITHIN, eventually, soon
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
-#: A lost reply is noticed after this long.
-QUICK = "?timeout=0.3&connect_timeout=1"
+#: URL options: short timeouts, so that a client soon detects a lost reply.
+SHORT_TIMEOUTS = "?timeout=0.3&connect_timeout=1"
 LOSSES = ["drop", "cut-after", "cut-before", "blackhole"]
 
 
 @pytest.fixture(params=["async", "blocking"])
 def api(request, proxy):
-    """The same few verbs over either API, through the proxy."""
+    """Lock operations on either API, through the proxy."""
     if request.param == "blocking":
-        with backstay.sync.Backstay(proxy.url + QUICK) as stay:
+        with backstay.sync.Backstay(proxy.url + SHORT_TIMEOUTS) as stay:
             yield Blocking(stay)
         return
     with asyncio.Runner() as runner:
-        stay = backstay.Backstay(proxy.url + QUICK)
+        stay = backstay.Backstay(proxy.url + SHORT_TIMEOUTS)
         runner.run(stay.open())
         yield Awaiting(stay, runner)
         runner.run(stay.close())
@@ -44,7 +44,7 @@ class Blocking:
     def renew(self, lease, ttl=None):
         lease.renew(ttl)
 
-    def leave(self, lock):
+    def enter_and_leave(self, lock):
         with lock:
             pass
 
@@ -64,7 +64,7 @@ class Awaiting:
     def renew(self, lease, ttl=None):
         self.runner.run(lease.renew(ttl))
 
-    def leave(self, lock):
+    def enter_and_leave(self, lock):
         async def body():
             async with lock:
                 pass
@@ -73,104 +73,95 @@ class Awaiting:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_an_acquire_leaves_one_holder_that_knows_its_grant(api, proxy, wire, truth, name, loss):
-    struck = proxy.once(loss, wire.acquire).struck
+def test_a_lost_reply_to_an_acquire_leaves_one_holder_that_knows_its_grant(api, proxy, patterns, direct, name, loss):
+    applied = proxy.once(loss, patterns.acquire).applied
     lease = api.acquire(name, ttl=10)
-    assert struck.is_set()
-    (holder,) = truth.locks.inspect(name).holders
+    assert applied.is_set()
+    (holder,) = direct.locks.inspect(name).holders
     assert (holder.lock_id, holder.fence) == (lease.id, lease.fence)
     api.release(lease)
-    assert truth.locks.inspect(name).count == 0
+    assert direct.locks.inspect(name).count == 0
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_a_release_is_not_reported_as_a_foreign_lock(api, proxy, wire, truth, name, loss):
+def test_a_lost_reply_to_a_release_is_not_reported_as_a_foreign_lock(api, proxy, patterns, direct, name, loss):
     lease = api.acquire(name, ttl=10)
-    proxy.once(loss, wire.release)
+    proxy.once(loss, patterns.release)
     assert api.release(lease).released
-    assert truth.locks.inspect(name).count == 0
+    assert direct.locks.inspect(name).count == 0
 
 
-def test_a_lost_reply_to_a_release_is_a_success_after_the_next_grant(api, proxy, wire, truth, name):
-    lease = api.acquire(name, ttl=10)
-    struck = proxy.once("drop", wire.release).struck
-    taken = []
+def assert_released_before_the_next_grant(api, proxy, patterns, direct, lease):
+    """Release a lease whose reply is lost, and which another client gets before the release is sent again."""
+    name = lease.name
+    applied = proxy.once("drop", patterns.release).applied
+    granted = []
 
-    def take():
-        struck.wait(WITHIN)
-        taken.append(truth.lock(name, ttl=10, wait=WITHIN).acquire())
+    def acquire_next():
+        applied.wait(WITHIN)
+        granted.append(direct.lock(name, ttl=10, wait=WITHIN).acquire())
 
-    taker = threading.Thread(target=take)
-    taker.start()
+    thread = threading.Thread(target=acquire_next)
+    thread.start()
     try:
         assert api.release(lease).released
     finally:
-        taker.join()
-    assert truth.locks.inspect(name).holders[0].lock_id == taken[0].id
+        thread.join()
+    assert direct.locks.inspect(name).holders[0].lock_id == granted[0].id
 
 
-def test_a_release_sent_in_time_succeeds_when_its_reply_comes_past_the_ttl(api, proxy, wire, truth, name):
+def test_a_lost_reply_to_a_release_is_a_success_after_the_next_grant(api, proxy, patterns, direct, name):
+    assert_released_before_the_next_grant(api, proxy, patterns, direct, api.acquire(name, ttl=10))
+
+
+def test_a_release_sent_in_time_succeeds_when_its_reply_comes_past_the_ttl(api, proxy, patterns, direct, name):
     """The lease expires while the caller waits for the reply, and the next waiter gets the lock: no error is raised."""
-    lease = api.acquire(name, ttl=0.25, renew=False)
-    struck = proxy.once("drop", wire.release).struck
-    taken = []
-
-    def take():
-        struck.wait(WITHIN)
-        taken.append(truth.lock(name, ttl=10, wait=WITHIN).acquire())
-
-    taker = threading.Thread(target=take)
-    taker.start()
-    try:
-        assert api.release(lease).released
-    finally:
-        taker.join()
-    assert truth.locks.inspect(name).holders[0].lock_id == taken[0].id
+    assert_released_before_the_next_grant(api, proxy, patterns, direct, api.acquire(name, ttl=0.25, renew=False))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_renewal_whose_reply_is_lost_is_retried(api, proxy, wire, truth, name, loss):
+def test_a_renewal_whose_reply_is_lost_is_retried(api, proxy, patterns, direct, name, loss):
     lease = api.acquire(name, ttl=5, renew=False)
-    proxy.once(loss, wire.renew)
+    proxy.once(loss, patterns.renew)
     api.renew(lease, 20)
     assert lease.remaining() > 15
-    (holder,) = truth.locks.inspect(name).holders
+    (holder,) = direct.locks.inspect(name).holders
     assert holder.lock_id == lease.id
     assert holder.expires_at >= lease.expires_at.isoformat()
     api.release(lease)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, wire, truth, name, loss):
-    held = truth.lock(name, ttl=20).acquire()
-    proxy.once(loss, wire.withdraw)
+def test_a_lost_reply_to_a_withdrawal_leaves_no_waiter(api, proxy, patterns, direct, name, loss):
+    held = direct.lock(name, ttl=20).acquire()
+    proxy.once(loss, patterns.withdraw)
     with pytest.raises(backstay.LockTimeout):
         api.acquire(name, ttl=10, wait=0.1)
-    assert eventually(lambda: truth.locks.inspect(name).waiter_count == 0)
+    assert eventually(lambda: direct.locks.inspect(name).waiter_count == 0)
     held.release()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_leaving_the_body_releases_the_lock_despite_a_lost_reply(api, proxy, wire, truth, name, loss):
-    proxy.once(loss, wire.release)
-    api.leave(api.stay.lock(name, ttl=10, wait=WITHIN))
-    assert truth.locks.inspect(name).count == 0
+def test_leaving_the_body_releases_the_lock_despite_a_lost_reply(api, proxy, patterns, direct, name, loss):
+    proxy.once(loss, patterns.release)
+    api.enter_and_leave(api.stay.lock(name, ttl=10, wait=WITHIN))
+    assert direct.locks.inspect(name).count == 0
 
 
-def test_a_release_during_an_outage_is_sent_later(api, proxy, truth, name):
+def test_a_release_during_an_outage_is_sent_later(api, proxy, direct, name):
     lease = api.acquire(name, ttl=20)
     proxy.refuse()
     with pytest.raises(backstay.EngineError):
         api.release(lease)
-    assert truth.locks.inspect(name).held
+    assert direct.locks.inspect(name).held
     proxy.heal()
-    assert eventually(lambda: not truth.locks.inspect(name).held)
+    assert eventually(lambda: not direct.locks.inspect(name).held)
 
 
 @pytest.mark.parametrize("loss", ["cut-after", "cut-before"])
-def test_a_server_that_hangs_up_on_every_request_is_not_hammered(proxy, wire, name, loss):
+def test_a_server_that_hangs_up_on_every_request_is_not_hammered(proxy, patterns, name, loss):
     with backstay.sync.Backstay(proxy.url) as stay:
-        proxy.rule(loss, wire.acquire)
+        proxy.rule(loss, patterns.acquire)
         timer = threading.Timer(1.0, proxy.heal)
         timer.start()
         stay.lock(name, ttl=10).acquire(wait=0).release()
@@ -178,47 +169,47 @@ def test_a_server_that_hangs_up_on_every_request_is_not_hammered(proxy, wire, na
         assert stay.telemetry.counts["engine.resend"] < 30
 
 
-def test_a_cancelled_acquire_whose_reply_is_lost_holds_nothing(proxy, wire, truth, name):
+async def cancel_acquire(stay, proxy, patterns, name, before_cancel=lambda: None):
+    """Cancel an acquire after the server has applied it and before its reply, which is lost."""
+    applied = proxy.once("drop", patterns.acquire).applied
+    task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
+    assert await soon(lambda: asyncio.sleep(0, applied.is_set()))
+    before_cancel()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_cancelled_acquire_whose_reply_is_lost_holds_nothing(proxy, patterns, direct, name):
     async def cancel():
-        async with backstay.Backstay(proxy.url + QUICK) as stay:
-            struck = proxy.once("drop", wire.acquire).struck
-            task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
-            assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return truth.locks.inspect(name).count
+        async with backstay.Backstay(proxy.url + SHORT_TIMEOUTS) as stay:
+            await cancel_acquire(stay, proxy, patterns, name)
+            return direct.locks.inspect(name).count
 
     assert asyncio.run(cancel()) == 0
 
 
-def test_a_cancelled_acquire_that_cannot_be_withdrawn_is_withdrawn_later(proxy, wire, truth, name):
+def test_a_cancelled_acquire_that_cannot_be_withdrawn_is_withdrawn_later(proxy, patterns, direct, name):
     async def cancel():
-        async with backstay.Backstay(proxy.url + QUICK) as stay:
-            struck = proxy.once("drop", wire.acquire).struck
-            task = asyncio.create_task(stay.lock(name, ttl=20).acquire(wait=5))
-            assert await soon(lambda: asyncio.sleep(0, struck.is_set()))
-            proxy.refuse()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert truth.locks.inspect(name).held
+        async with backstay.Backstay(proxy.url + SHORT_TIMEOUTS) as stay:
+            await cancel_acquire(stay, proxy, patterns, name, before_cancel=proxy.refuse)
+            assert direct.locks.inspect(name).held
             proxy.heal()
-            assert await soon(lambda: asyncio.sleep(0, not truth.locks.inspect(name).held))
+            assert await soon(lambda: asyncio.sleep(0, not direct.locks.inspect(name).held))
 
     asyncio.run(cancel())
 
 
-def test_a_waiter_is_woken_although_its_inbox_opens_late(proxy, truth, name):
-    """Two tasks begin to wait at once. The subscription is slow; neither may sleep through its hint."""
+def test_a_waiter_is_woken_although_its_inbox_opens_late(proxy, direct, name):
+    """Two tasks begin to wait while their subscription is still opening; neither may miss its hint."""
 
     async def wait_for_both():
         async with backstay.Backstay(proxy.url) as stay:
-            first, second = (truth.lock(f"{name}-{i}", ttl=30).acquire() for i in (1, 2))
+            first, second = (direct.lock(f"{name}-{i}", ttl=30).acquire() for i in (1, 2))
             proxy.once("delay", b"SUBSCRIBE", seconds=0.5)
             tasks = [asyncio.create_task(stay.lock(f"{name}-{i}", ttl=30).acquire(wait=WITHIN)) for i in (1, 2)]
             assert await soon(
-                lambda: asyncio.sleep(0, all(truth.locks.inspect(f"{name}-{i}").waiter_count for i in (1, 2)))
+                lambda: asyncio.sleep(0, all(direct.locks.inspect(f"{name}-{i}").waiter_count for i in (1, 2)))
             )
             first.release()
             second.release()

@@ -1,4 +1,4 @@
-"""The server goes away and comes back: leases with life left are kept, waiters are served, nothing hangs."""
+"""Outages of a server: leases that have not expired are kept, waiters are served afterwards, and no call hangs."""
 
 import asyncio
 import functools
@@ -10,24 +10,21 @@ import pytest
 import backstay
 import backstay.sync
 from backstay.engine.base import steady
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import WITHIN, eventually, soon
 from support.fake_server import FakeServer
+from support.servers import running
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
 
 @pytest.fixture
 def server():
-    """A server of this test's own, to be stopped and killed, with an AOF."""
-    server = RedisServer(port=lasting_port(), aof=True)
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    """A Redis with an AOF that only this test uses, and may stop and kill."""
+    with running(RedisServer(port=reserve_port(), aof=True)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +32,16 @@ def postgres():
     pytest.importorskip("psycopg", reason="PostgreSQL needs backstay[postgres]")
     from backstay.testing.servers.postgres import PostgresServer
 
-    server = PostgresServer()
-    try:
-        started_or_skip(server)
+    with running(PostgresServer()) as server:
         with backstay.sync.Backstay(server.url):
-            pass  # the tables are there: making them may take longer than what is claimed below
+            pass  # creates the tables, which may take longer than the limits of the tests below
         yield server
-    finally:
-        server.stop()
 
 
-class Either:
-    """A server that may be killed, and its pace: PostgreSQL needs longer to connect and to start."""
+class AnyServer:
+    """A server that a test may kill. `pace` multiplies the times of a test: PostgreSQL needs longer to connect and to
+    start. `hello`: bytes by which a proxy recognizes a new connection.
+    """
 
     def __init__(self, server, pace, hello):
         self.server, self.pace, self.hello = server, pace, hello
@@ -56,13 +51,13 @@ class Either:
 
 
 @pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.postgres)])
-def either(request):
-    """What else is claimed of PostgreSQL is in tests/engine/postgres/test_postgres_outages.py."""
+def any_server(request):
+    """Redis or PostgreSQL. `tests/engine/postgres/test_postgres_outages.py` has tests of PostgreSQL alone."""
     if request.param == "redis":
-        yield Either(request.getfixturevalue("server"), 1, b"HELLO")
+        yield AnyServer(request.getfixturevalue("server"), 1, b"HELLO")
         return
     server = request.getfixturevalue("postgres")
-    yield Either(server, 2, b"application_name")
+    yield AnyServer(server, 2, b"application_name")
     if not server.running:
         server.start()
 
@@ -89,7 +84,7 @@ def test_a_paused_server_times_out_and_is_used_again_after_it_resumes(server):
 
 
 def test_connections_come_back_after_a_restart(server):
-    async def both():
+    async def restart_under_a_loop():
         async with backstay.Backstay(server.url) as stay:
             await (await stay.lock("x").acquire(wait=0)).release()
             await asyncio.to_thread(server.restart)
@@ -97,7 +92,7 @@ def test_connections_come_back_after_a_restart(server):
                 pass
             assert stay.telemetry.counts["link.connected"] >= 2
 
-    asyncio.run(both())
+    asyncio.run(restart_under_a_loop())
     with backstay.sync.Backstay(server.url) as stay:
         stay.lock("x").acquire(wait=0).release()
         server.restart()
@@ -107,20 +102,19 @@ def test_connections_come_back_after_a_restart(server):
 
 @pytest.mark.timed
 @pytest.mark.parametrize("outage", ["refused", "silent", "restarted"])
-def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(either, outage):
-    server, pace = either.server, either.pace
-    with FaultProxy(server.port) as proxy, backstay.sync.Backstay(either.through(proxy, timeout=0.5)) as stay:
+def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(any_server, outage):
+    server, pace = any_server.server, any_server.pace
+    with FaultProxy(server.port) as proxy, backstay.sync.Backstay(any_server.through(proxy, timeout=0.5)) as stay:
         lease = stay.lock("x", ttl=3 * pace).acquire(wait=0)
         counts = stay.telemetry.counts
         assert eventually(lambda: counts["lease.renewed"] >= 1)
-        ended = threading.Event()
         if outage == "restarted":
             server.kill()
         elif outage == "refused":
             proxy.refuse()
         else:
             proxy.rule("blackhole")
-        assert not ended.wait(1.3 * pace)  # the outage itself: longer than a renewal's turn, shorter than the lease
+        time.sleep(1.3 * pace)  # the outage lasts longer than the interval of renewals, and not as long as the lease
         if outage == "restarted":
             server.start()
         proxy.heal()
@@ -130,8 +124,8 @@ def test_the_keeper_keeps_leases_through_an_outage_shorter_than_the_ttl(either, 
         lease.release()
 
 
-def stays(lease, seconds):
-    """Claims that a lease is never lost for a while."""
+def assert_kept(lease, seconds):
+    """Assert for this long that the lease is not lost."""
     deadline = steady() + seconds
     while steady() < deadline:
         assert not lease.is_lost, lease.loss()
@@ -139,40 +133,40 @@ def stays(lease, seconds):
 
 
 @pytest.mark.timed
-def test_an_unsent_release_does_not_delay_other_renewals(server, wire_of):
-    """A deferred release waits in vain for its reply; a short lease must be renewed meanwhile."""
-    wire = wire_of(server.url)
+def test_an_unsent_release_does_not_delay_other_renewals(server, patterns_of):
+    """The keeper sends a deferred release, which gets no reply; it must renew a short lease nevertheless."""
+    patterns = patterns_of(server.url)
     profile = backstay.MAX_AVAILABILITY
     with FaultProxy(server.port) as proxy, backstay.sync.Backstay(proxy.url, profile=profile) as stay:
         kept = stay.lock("kept", ttl=2).acquire(wait=0)
-        given = stay.lock("given", ttl=30, renew=False).acquire(wait=0)
+        released = stay.lock("released", ttl=30, renew=False).acquire(wait=0)
         assert eventually(lambda: stay.telemetry.counts["lease.renewed"] >= 1)
         proxy.refuse()
         with pytest.raises(backstay.EngineError):
-            given.release()
+            released.release()
         proxy.heal()
-        struck = proxy.once("blackhole", wire.release).struck
-        assert struck.wait(WITHIN)
-        stays(kept, 4)
+        applied = proxy.once("blackhole", patterns.release).applied
+        assert applied.wait(WITHIN)
+        assert_kept(kept, 4)
         kept.release()
 
 
 @pytest.mark.timed
-def test_one_failed_connection_attempt_does_not_lose_a_short_lease(either):
-    ttl = 1.5 if either.pace == 1 else 6  # libpq gives an attempt two seconds at least
-    url = either.through if either.pace == 1 else functools.partial(either.through, timeout=2)
-    with FaultProxy(either.server.port) as proxy, backstay.sync.Backstay(url(proxy)) as stay:
+def test_one_failed_connection_attempt_does_not_lose_a_short_lease(any_server):
+    ttl = 1.5 if any_server.pace == 1 else 6  # libpq's shortest connect timeout is two seconds
+    url = any_server.through if any_server.pace == 1 else functools.partial(any_server.through, timeout=2)
+    with FaultProxy(any_server.server.port) as proxy, backstay.sync.Backstay(url(proxy)) as stay:
         kept = stay.lock("kept", ttl=ttl).acquire(wait=0)
         assert eventually(lambda: stay.telemetry.counts["lease.renewed"] >= 1)
-        struck = proxy.once("blackhole", either.hello).struck
+        applied = proxy.once("blackhole", any_server.hello).applied
         proxy.cut_all()
-        assert struck.wait(WITHIN)
-        stays(kept, 2 * ttl)
+        assert applied.wait(WITHIN)
+        assert_kept(kept, 2 * ttl)
         kept.release()
 
 
-def test_a_lease_is_lost_when_the_outage_outlives_it(either):
-    server = either.server
+def test_a_lease_is_lost_when_the_outage_outlives_it(any_server):
+    server = any_server.server
     with backstay.sync.Backstay(server.url + "?timeout=0.3") as stay:
         lease = stay.lock("x", ttl=1).acquire(wait=0)
         server.kill()
@@ -182,8 +176,8 @@ def test_a_lease_is_lost_when_the_outage_outlives_it(either):
         server.start()
 
 
-def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(either):
-    server = either.server
+def test_a_body_is_cancelled_when_the_outage_outlives_its_lease(any_server):
+    server = any_server.server
 
     async def body():
         stay = backstay.Backstay(server.url + "?timeout=0.3", profile=backstay.MAX_AVAILABILITY)
@@ -212,13 +206,13 @@ def test_a_waiter_is_served_after_a_restart_that_keeps_the_data(server):
 
 
 def test_closing_during_a_connect_fails_its_waiting_callers():
-    """They get a BackstayError, not the CancelledError of another task."""
+    """The callers get a BackstayError, not the CancelledError of the connecting task."""
 
     async def close():
         with FakeServer(greet=lambda _: b"") as server:
             stay = backstay.Backstay(server.url + "?connect_timeout=5")
             task = asyncio.create_task(stay.lock("x").acquire(wait=0))
-            assert await soon(lambda: asyncio.sleep(0, bool(server.heard)))
+            assert await soon(lambda: asyncio.sleep(0, bool(server.commands)))
             await stay.close()
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             assert isinstance(outcome, backstay.BackstayError), repr(outcome)
@@ -264,7 +258,7 @@ def test_a_caller_that_timed_out_does_not_wait_again_for_its_withdrawal(server):
         try:
             with pytest.raises(backstay.EngineError):
                 stay.lock("x").acquire(wait=0)
-            assert stay._core.keeper._pending  # the keeper's business now
+            assert stay._core.keeper._pending  # the keeper sends the withdrawal later
         finally:
             server.resume()
         assert eventually(lambda: not stay._core.keeper._pending)

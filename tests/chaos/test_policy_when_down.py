@@ -7,7 +7,7 @@ import pytest
 
 import backstay
 import backstay.sync
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 @pytest.fixture(
     params=["redis://127.0.0.1:{}/0", "postgresql://backstay@127.0.0.1:{}/backstay"], ids=["redis", "postgres"]
 )
-def nowhere(request):
-    return request.param.format(lasting_port())
+def unreachable_url(request):
+    return request.param.format(reserve_port())
 
 
 @pytest.mark.slow
@@ -26,17 +26,17 @@ def nowhere(request):
     [(backstay.BALANCED, 4), (backstay.MAX_SAFETY, 4), (backstay.MAX_AVAILABILITY, 2)],
     ids=["balanced", "safety", "availability"],
 )
-def test_an_unreachable_engine_is_tried_as_often_as_the_policy_allows(nowhere, profile, attempts):
+def test_an_unreachable_engine_is_tried_as_often_as_the_policy_allows(unreachable_url, profile, attempts):
     ran = []
-    stay = backstay.sync.Backstay(nowhere, profile=profile)
+    stay = backstay.sync.Backstay(unreachable_url, profile=profile)
     with pytest.raises(backstay.EngineUnavailable), stay.lock("x", wait=5):
         ran.append("the body")
     assert stay.telemetry.counts["engine.retry"] == attempts
     assert not ran
     stay.close()
 
-    async def same():
-        stay = backstay.Backstay(nowhere, profile=profile)
+    async def acquire_async():
+        stay = backstay.Backstay(unreachable_url, profile=profile)
         with pytest.raises(backstay.EngineUnavailable):
             async with stay.lock("x", wait=5):
                 ran.append("the body")
@@ -44,13 +44,13 @@ def test_an_unreachable_engine_is_tried_as_often_as_the_policy_allows(nowhere, p
         await stay.close()
         return count
 
-    assert asyncio.run(same()) == attempts
+    assert asyncio.run(acquire_async()) == attempts
     assert not ran
 
 
-def test_no_option_makes_a_lock_fail_open(nowhere):
+def test_no_option_makes_a_lock_fail_open(unreachable_url):
     profile = backstay.Policy(lock_retries=0)
-    stay = backstay.sync.Backstay(nowhere, profile=profile)
+    stay = backstay.sync.Backstay(unreachable_url, profile=profile)
     for attempt in (
         lambda: stay.lock("x", wait=0).acquire(),
         lambda: stay.lock("x", wait=0).try_acquire(),
@@ -65,12 +65,12 @@ def test_no_option_makes_a_lock_fail_open(nowhere):
 
 
 @pytest.mark.slow
-def test_max_safety_never_renews(truth, backstay_redis, name):
+def test_max_safety_never_renews(direct, backstay_redis, name):
     with backstay.sync.Backstay(backstay_redis.url, profile=backstay.MAX_SAFETY) as stay:
         lease = stay.lock(name, ttl=0.6).acquire(wait=0)
         assert lease.lost.wait(WITHIN)
         assert stay.telemetry.counts["lease.renewed"] == 0
-        assert eventually(lambda: not truth.locks.inspect(name).held)
+        assert eventually(lambda: not direct.locks.inspect(name).held)
 
 
 def test_max_availability_holds_for_a_day(backstay_redis, name):
@@ -84,11 +84,11 @@ def test_max_availability_holds_for_a_day(backstay_redis, name):
         lease.release()
 
 
-def test_a_hung_holder_is_not_renewed_past_its_max_hold(truth, backstay_redis, name):
+def test_a_hung_holder_is_not_renewed_past_its_max_hold(direct, backstay_redis, name):
     with backstay.sync.Backstay(backstay_redis.url) as stay:
         lease = stay.lock(name, ttl=0.6, max_hold=1).acquire(wait=0)
         assert lease.lost.wait(WITHIN)
-        assert eventually(lambda: not truth.locks.inspect(name).held)
+        assert eventually(lambda: not direct.locks.inspect(name).held)
 
 
 def test_a_closed_backstay_raises_a_clear_error(backstay_redis, name):
@@ -100,14 +100,14 @@ def test_a_closed_backstay_raises_a_clear_error(backstay_redis, name):
         with pytest.raises(backstay.Closed):
             use()
 
-    async def same():
+    async def use_async():
         stay = await backstay.Backstay(backstay_redis.url).open()
         await stay.close()
         await stay.close()
         with pytest.raises(backstay.Closed):
             await stay.lock(name).acquire()
 
-    asyncio.run(same())
+    asyncio.run(use_async())
 
 
 @pytest.mark.parametrize("wait", [0, 1])
@@ -118,13 +118,13 @@ def test_an_async_backstay_belongs_to_its_first_loop(backstay_redis, backstay_po
             runner.run(stay.open())
             caught = []
 
-            def elsewhere(stay=stay, caught=caught):
+            def use_in_another_loop(stay=stay, caught=caught):
                 try:
                     asyncio.run(stay.lock(name).acquire(wait=wait))
                 except backstay.WrongLoop as error:
                     caught.append(error)
 
-            thread = threading.Thread(target=elsewhere)
+            thread = threading.Thread(target=use_in_another_loop)
             thread.start()
             thread.join()
             assert len(caught) == 1

@@ -123,7 +123,7 @@ def test_release_by_lock_id_verifies_ownership(cli, held):
     assert refused.exit_code == 1
     assert "LOGIC ERROR: lock_id lock-2 does not hold 'invoice:42'; it is held by Billing" in refused.stderr
     assert not refused.stdout
-    assert cli.look("invoice:42").held
+    assert cli.inspect("invoice:42").held
 
     released = cli.call("locks", "release", "invoice:42", "--lock-id", "lock-1")
     assert (released.exit_code, released.stdout) == (0, "Released 'invoice:42'.\n")
@@ -141,7 +141,7 @@ def test_force_releases_the_lock_and_advances_the_fence(cli, held):
     result = cli.call("locks", "release", "invoice:42", "--force")
     assert result.exit_code == 0
     assert f"Released 'invoice:42', held by Billing (exec-1) with fence {held.fence}." in result.stdout
-    fence = cli.look("invoice:42").fence
+    fence = cli.inspect("invoice:42").fence
     assert fence > held.fence
     assert f"The fence is now {fence}" in result.stdout
     assert cli.is_free("invoice:42")
@@ -172,7 +172,7 @@ def test_cleanup_releases_the_locks_of_the_execution(cli, held):
         "reason": "",
     }
     assert cli.is_free("invoice:42")
-    assert cli.look("mine").holders[0].lock_id == mine.id
+    assert cli.inspect("mine").holders[0].lock_id == mine.id
 
 
 def test_cleanup_is_limited_to_the_given_scopes(cli, held):

@@ -78,7 +78,7 @@ def do_everything(url):
         assert [stay.hub.take_hint(hint, 2), stay.hub.take_hint(hint, 2)] == [1, 0]
     with psycopg.connect(url, autocommit=True) as db:
         for sweep in SWEEPS:
-            db.execute(sweep, (LONG_PAST,))
+            db.execute(sweep, {"now": LONG_PAST})
 
 
 @pytest.mark.parametrize("url", ["sqlite:///no-such-folder/a.db", "redis://127.0.0.1:1/0"])

@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from backstay.cli import exit_codes
-from backstay.cli.locked_command.signals import ENDING, PASSING
+from backstay.cli.locked_command.signals import FORWARDED, TERMINATING
 from backstay.cli.root import app
 from backstay.cli.views import locks
 from backstay.errors import HolderInfo
@@ -47,7 +47,7 @@ def test_every_exit_code_is_in_the_reference():
 
 
 def test_every_signal_is_in_the_reference():
-    assert all(number.name in PAGE for number in (*ENDING, *PASSING))
+    assert all(number.name in PAGE for number in (*TERMINATING, *FORWARDED))
 
 
 def test_json_output_has_the_fields_of_the_reference():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from support.command_line import PATIENCE
 
 
@@ -91,7 +91,7 @@ def test_wrong_usage_exits_2_without_a_traceback(sqlite_cli, args):
     "args", [("locks", "ls"), ("locks", "show", "x"), ("lock", "x", "--", "true"), ("locks", "release", "x", "--force")]
 )
 def test_an_engine_that_cannot_be_reached_exits_3_with_one_line(sqlite_cli, args):
-    done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{lasting_port()}/0", *args)
+    done = sqlite_cli.run("--url", f"redis://:secret@127.0.0.1:{reserve_port()}/0", *args)
     assert done.returncode == 3, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("backstay: cannot reach redis://127.0.0.1:")

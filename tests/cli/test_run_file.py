@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 from backstay.cli.root import app
 from backstay.cli.views.run_lines import sanitize_line
-from backstay.cli.views.run_progress import Progress
-from backstay.cli.views.run_tree import DEEPEST, nested
+from backstay.cli.views.run_progress import RunProgress
+from backstay.cli.views.run_tree import DEEPEST, nest_jobs
 from backstay.testing.waiting import eventually
 from backstay.workflow.run import RunDoc, RunJob
+from support.programs import is_alive
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ci.yml"
 
@@ -43,12 +44,6 @@ def run(*args: str):
 def outcome(*args: str) -> tuple[int, dict]:
     done = run("--json", *args)
     return done.exit_code, json.loads(done.stdout)
-
-
-def alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
-    return False
 
 
 @pytest.mark.slow
@@ -211,7 +206,7 @@ def test_a_signal_cancels_the_run_and_ends_its_commands(flow, tmp_path, number, 
         assert process.returncode == code
         assert "slow: cancelled after" in output
         assert "tidied" in output
-        assert not any(alive(int(pid)) for pid in pids.read_text().split())
+        assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
     finally:
         process.kill()
         process.wait()
@@ -230,7 +225,7 @@ def test_a_killed_run_leaves_no_command_running(flow, tmp_path):
         assert eventually(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60)
         process.kill()
         found = [int(pid) for pid in pids.read_text().split()]
-        assert eventually(lambda: not any(map(alive, found)))
+        assert eventually(lambda: not any(map(is_alive, found)))
     finally:
         process.kill()
         process.wait()
@@ -282,12 +277,12 @@ def test_the_tree_puts_each_job_below_its_last_need():
             for key, needs in (("late", ("b", "a")), ("a", ()), ("b", ("a",)), ("free", ()))
         ),
     )
-    assert nested(Progress(doc)) == [("a", ""), ("b", "a"), ("late", "b"), ("free", "")]
+    assert nest_jobs(RunProgress(doc)) == [("a", ""), ("b", "a"), ("late", "b"), ("free", "")]
 
 
 def test_the_tree_limits_its_depth():
     jobs = tuple(RunJob(key=str(n), id=str(n), needs=(str(n - 1),) if n else ()) for n in range(40))
-    parents = dict(nested(Progress(RunDoc(workflow="w", jobs=jobs))))
+    parents = dict(nest_jobs(RunProgress(RunDoc(workflow="w", jobs=jobs))))
     assert len(parents) == 40
     assert {parents[str(n)] for n in range(DEEPEST, 40)} == {str(DEEPEST - 2)}
 

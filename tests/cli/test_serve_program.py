@@ -118,7 +118,7 @@ def test_tokens_are_listed_without_their_secrets_and_revoked(tmp_path):
 
 def test_a_public_address_without_tokens_is_refused_with_a_hint(tmp_path):
     url = f"sqlite:///{tmp_path / 'backstay.db'}"
-    code, _, stderr = backstay("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - what is refused
+    code, _, stderr = backstay("--url", url, "serve", "--host", "0.0.0.0", "--port", "0")  # noqa: S104 - a refused address
     assert code == 2
     assert "backstay token create --role admin" in stderr
 
@@ -129,3 +129,37 @@ def test_a_taken_server_port_is_reported(start, tmp_path):
     code, _, stderr = backstay("--url", url, "serve", "--port", port)
     assert code == 2
     assert "--port 0" in stderr
+
+
+def test_a_server_on_memory_runs_workflows_with_its_own_worker(start):
+    """All in one process, without a file or a server: for tests and demonstrations."""
+    server = start("--url", "memory://", "serve", "--port", "0", "--worker", "--allow-commands", "--no-access-log")
+    with httpx.Client(base_url=url_of(server), timeout=30) as client:
+        text = {"content-type": "application/yaml"}
+        assert client.post("/api/workflows", content=FLOW, headers=text).status_code == 201
+        run = client.post("/api/workflows/flow/run", json={}).json()["run_id"]
+        assert ended(client, run), server.output
+        shown = client.get(f"/api/runs/{run}").json()
+        states = {job["id"]: job["status"] for job in shown["jobs"]}
+        assert states == {"build": "success", "test": "success", "never": "skipped", "broken": "failure"}
+    assert server.stop() == 0
+
+
+def test_a_server_on_memory_serves_workers_over_http(start):
+    """Without --worker: commands run on a worker that connects over HTTP, decisions in the server."""
+    server = start("--url", "memory://", "serve", "--port", "0", "--no-access-log")
+    at = url_of(server)
+    remote = start("worker", "--server", at, "--allow-commands")
+    with httpx.Client(base_url=at, timeout=30) as client:
+        client.post("/api/workflows", content=FLOW, headers={"content-type": "application/yaml"})
+        run = client.post("/api/workflows/flow/run", json={}).json()["run_id"]
+        assert ended(client, run), server.output + remote.output
+        assert client.get(f"/api/runs/{run}").json()["status"] == "success"
+    assert remote.stop() == 0
+    assert server.stop() == 0
+
+
+def test_a_server_on_memory_needs_its_own_scheduler():
+    code, _, stderr = backstay("--url", "memory://", "serve", "--port", "0", "--api-only")
+    assert code == 2
+    assert "memory://" in stderr

@@ -26,7 +26,7 @@ def test_a_named_test_exists(path, test):
     assert test in functions(TOP / path)
 
 
-@pytest.mark.parametrize(("page", "tables"), [("README.md", 1), ("docs/guarantees.md", 5)])
+@pytest.mark.parametrize(("page", "tables"), [("README.md", 1), ("docs/guarantees.md", 9)])
 def test_every_promise_names_a_test(page, tables):
     """Every row of the tables of guarantees names a test."""
     text = (TOP / page).read_text(encoding="utf-8")

@@ -71,3 +71,21 @@ def test_an_unreachable_server_is_reported_without_its_password():
     report = examine("postgresql://backstay:geheim@127.0.0.1:1/x")
     assert report.verdict == "problem"
     assert "geheim" not in str(report)
+
+
+def test_a_server_clock_that_was_set_back_is_a_problem(database):
+    _, place, _ = database
+    url = f"postgresql://backstay@{place}"
+    with sync.Backstay(url) as stay, stay.lock("x"):
+        pass
+    assert "time" not in found(examine(url)), "without jobs, no stored time can be compared"
+    with psycopg.connect(url, autocommit=True) as admin:
+        for ahead, level in ((-1, "ok"), (300, "problem")):
+            admin.execute(
+                "INSERT INTO backstay_job_turn (space, worker, incarnation, lane, seq, fence, keep_until)"
+                " VALUES ('a', 'w', 'i', 0, 1, (extract(epoch FROM clock_timestamp()) + %s) * 1000000, 0)"
+                " ON CONFLICT (space, worker, incarnation, lane) DO UPDATE SET fence = excluded.fence",
+                [ahead],
+            )
+            assert found(examine(url))["time"].level == level
+    assert found(examine(url))["time"].advice

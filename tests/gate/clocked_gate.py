@@ -29,10 +29,10 @@ class Clocked:
             self.engine = SqliteEngine(":memory:", namespace=namespace, clock=lambda: self.now)
 
     def apply(self, command, name="gate"):
-        (answer,) = self.engine.apply_many([Apply(GATE, name, command)])
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        (reply,) = self.engine.apply_many([Apply(GATE, name, command)])
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
 
     def read_state(self, name="gate"):
         (reading,) = self.engine.apply_many([Read(GATE, name)])
@@ -61,8 +61,8 @@ class Clocked:
     def release(self, ticket, *, fence=0, gone_until=0):
         return self.apply(machine.Release(self.now + DAY, ticket, f"id-{ticket}", fence, gone_until))
 
-    def renew(self, ticket, *, fence=0, ttl=30 * SECOND):
-        return self.apply(machine.Renew(self.now + DAY, ticket, fence, ttl))
+    def renew(self, ticket, *, fence=0, ttl=30 * SECOND, ttl_number=0):
+        return self.apply(machine.Renew(self.now + DAY, ticket, fence, ttl, ttl_number))
 
     def holders(self):
         return [holder.ticket for holder in self.read_state().holders]

@@ -18,9 +18,10 @@ from backstay.engine.redis.topology.slots import slot_of
 from backstay.gate import durability
 from backstay.gate.commands import Lost
 from backstay.sync import Backstay
-from backstay.testing.plugin import started_or_skip
+from backstay.testing.plugin import start_or_skip
 from backstay.testing.servers import RedisCluster, RedisServer, say
 from backstay.testing.waiting import eventually, soon
+from support.servers import running
 
 
 class Pair:
@@ -52,7 +53,7 @@ class Pair:
 def master_and_replica():
     master, replica = RedisServer(), None
     try:
-        started_or_skip(master)
+        start_or_skip(master)
         replica = RedisServer(options=("--replicaof", "127.0.0.1", str(master.port)))
         yield Pair(master.url, master, replica.start(), [master, replica])
     finally:
@@ -64,15 +65,11 @@ def master_and_replica():
 @contextlib.contextmanager
 def cluster():
     """A Cluster whose node timeout is long, so that no failover happens while a test pauses a node."""
-    group = RedisCluster(node_timeout=30)
-    try:
-        started_or_skip(group)
+    with running(RedisCluster(node_timeout=30)) as group:
         master = group.master_of(slot_of(b"x"))
         assert master is group.master_of(slot_of(b"y"))
         replica = next(node for node in group.nodes if say(node, "ROLE")[2] == master.port)
         yield Pair(group.url, master, replica, group.nodes)
-    finally:
-        group.stop()
 
 
 @pytest.fixture(scope="module", params=[master_and_replica, cluster], ids=["server", "cluster"])
@@ -100,13 +97,13 @@ def stay(pair, connect):
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def long_timeout(monkeypatch):
     """Give replicas longer to confirm than a test pauses them."""
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 60.0)
 
 
 @pytest.fixture
-def hasty(monkeypatch):
+def short_timeout(monkeypatch):
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 0.2)
 
 
@@ -123,7 +120,7 @@ def gates(stay):
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_a_grant_is_returned_only_after_a_replica_has_it(stay, pair, patient, kind):
+def test_a_grant_is_returned_only_after_a_replica_has_it(stay, pair, long_timeout, kind):
     key = stay.engine.key("gate", "x")
     with gates(stay)[kind] as lease:
         assert lease.ticket.encode() in pair.on_the_replica(key)
@@ -132,7 +129,7 @@ def test_a_grant_is_returned_only_after_a_replica_has_it(stay, pair, patient, ki
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "read", "write"])
-def test_without_its_replica_a_lock_is_neither_granted_nor_left_held(stay, pair, hasty, kind):
+def test_without_its_replica_a_lock_is_neither_granted_nor_left_held(stay, pair, short_timeout, kind):
     pair.replica.pause()
     with pytest.raises(NotReplicated) as refused:
         gates(stay)[kind].acquire()
@@ -153,7 +150,7 @@ def test_more_replicas_than_exist_never_confirm(stay):
     assert stay.locks.inspect("x").count == 0
 
 
-def test_a_queued_waiter_is_granted_after_a_replica_confirms(stay, pair, patient):
+def test_a_queued_waiter_is_granted_after_a_replica_confirms(stay, pair, long_timeout):
     """The waiter gets its turn through the queue; replicas confirm afterwards."""
     lease = stay.lock("x").acquire()
     granted = []
@@ -178,7 +175,7 @@ def test_replicas_get_the_rest_of_the_wait():
     assert durability.time_to_confirm(now - 20, 10) == durability.CONFIRM_AT_LEAST
 
 
-def test_a_grant_that_waits_for_replicas_delays_no_other_command_of_its_loop(pair, namespace, patient):
+def test_a_grant_that_waits_for_replicas_delays_no_other_command_of_its_loop(pair, namespace, long_timeout):
     order = []
 
     async def durable(stay):
@@ -202,7 +199,7 @@ def test_a_grant_that_waits_for_replicas_delays_no_other_command_of_its_loop(pai
     assert order == [0, 1, 2, "resumed", "durable"]
 
 
-def test_a_grant_that_waits_for_replicas_delays_no_other_thread_and_no_renewal(stay, pair, patient):
+def test_a_grant_that_waits_for_replicas_delays_no_other_thread_and_no_renewal(stay, pair, long_timeout):
     order = []
 
     def durable():
@@ -223,7 +220,7 @@ def test_a_grant_that_waits_for_replicas_delays_no_other_thread_and_no_renewal(s
     assert order == ["other", "resumed", "durable"]
 
 
-def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, namespace, patient):
+def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, namespace, long_timeout):
     """Each grant waits on a link of its own, so both wait at the same time."""
 
     async def scenario():
@@ -238,7 +235,7 @@ def test_two_grants_that_wait_for_replicas_do_not_wait_for_each_other(pair, name
     asyncio.run(scenario())
 
 
-def test_a_caller_cancelled_while_replicas_confirm_holds_nothing(pair, namespace, hasty):
+def test_a_caller_cancelled_while_replicas_confirm_holds_nothing(pair, namespace, short_timeout):
     async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
             pair.replica.pause()
@@ -253,7 +250,7 @@ def test_a_caller_cancelled_while_replicas_confirm_holds_nothing(pair, namespace
     asyncio.run(scenario())
 
 
-def test_a_reentrant_acquire_waits_for_no_replica(stay, pair, patient):
+def test_a_reentrant_acquire_waits_for_no_replica(stay, pair, long_timeout):
     lock = stay.lock("x", reentrant=True, durability="replicas:1")
     with lock as outer:
         pair.replica.pause()
@@ -261,7 +258,7 @@ def test_a_reentrant_acquire_waits_for_no_replica(stay, pair, patient):
             assert inner is outer
 
 
-def test_a_second_link_that_was_closed_is_opened_again(stay, pair, patient):
+def test_a_second_link_that_was_closed_is_opened_again(stay, pair, long_timeout):
     lock = stay.lock("x", durability="replicas:1")
     with lock:
         pass
@@ -271,7 +268,7 @@ def test_a_second_link_that_was_closed_is_opened_again(stay, pair, patient):
         pass
 
 
-def test_a_confirmed_grant_survives_the_loss_of_its_master(namespace, patient):
+def test_a_confirmed_grant_survives_the_loss_of_its_master(namespace, long_timeout):
     with master_and_replica() as pair:
         assert eventually(pair.is_replicating)
         with Backstay(pair.url, namespace=namespace) as before:
@@ -320,7 +317,7 @@ def test_a_promoted_server_without_the_grant_confirms_nothing(stay, monkeypatch)
     assert stay.locks.inspect("x").count == 0
 
 
-def test_an_expired_confirmation_is_requested_again(stay, patient, monkeypatch):
+def test_an_expired_confirmation_is_requested_again(stay, long_timeout, monkeypatch):
     """An expired command wrote nothing, so the count of WAIT belongs to another write."""
     stay.open()  # fetches the server's time
     replica_acks = ScriptedReplicaAcks(stay.engine.replica_acks(), (Expired(stay.engine.now()), 1))
@@ -331,14 +328,14 @@ def test_an_expired_confirmation_is_requested_again(stay, patient, monkeypatch):
 
 def test_a_user_without_the_wait_command_is_refused_and_holds_nothing(pair, connect):
     for server in pair.nodes:
-        say(server, "ACL", "SETUSER", "clerk", "on", ">pw", "~*", "&*", "+@all", "-wait")
-    stay = connect(pair.url.replace("://", "://clerk:pw@"))
+        say(server, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-wait")
+    stay = connect(pair.url.replace("://", "://app:pw@"))
     with pytest.raises(EngineRefused, match="wait"):
         stay.lock("x", durability="replicas:1").acquire()
     assert stay.locks.inspect("x").count == 0
 
 
-def test_a_decorated_function_runs_once_a_replica_has_its_lock(stay, pair, hasty):
+def test_a_decorated_function_runs_once_a_replica_has_its_lock(stay, pair, short_timeout):
     key = stay.engine.key("gate", "x")
 
     @stay.locked("{name}", durability="replicas:1")
@@ -351,7 +348,7 @@ def test_a_decorated_function_runs_once_a_replica_has_its_lock(stay, pair, hasty
         record("x")
 
 
-def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace, hasty):
+def test_a_decorated_coroutine_runs_once_a_replica_has_its_lock(pair, namespace, short_timeout):
     async def scenario():
         async with backstay.Backstay(pair.url, namespace=namespace) as stay:
 

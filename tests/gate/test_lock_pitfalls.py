@@ -9,7 +9,7 @@ import pytest
 from clocked_gate import SECOND
 
 from backstay import OutcomeUnknown, Policy
-from backstay.engine.base import Tagged
+from backstay.engine.base import ListTagged
 from backstay.engine.redis import keys
 from backstay.engine.redis.link.protocol import pack
 from backstay.gate.commands import (
@@ -108,7 +108,7 @@ def test_a_crash_before_the_acquire_leaves_only_an_index_entry(engine_url, conne
         stay.lock(NAME).acquire(execution_id="execution")
     stay.engine.apply = before
     assert not stay.locks.inspect(NAME).held
-    assert stay.engine.apply_many([Tagged(GATE, "execution")]) == [[NAME]]
+    assert stay.engine.apply_many([ListTagged(GATE, "execution")]) == [[NAME]]
     assert not stay.locks.cleanup("execution").cleaned
 
 

@@ -14,7 +14,7 @@ from backstay import LockHeld, NotOwner
 from backstay.engine.base import Ping
 from backstay.engine.redis import keys
 from backstay.gate.commands import Granted, Queued
-from backstay.gate.machine import GATE, LIFE, OFFER
+from backstay.gate.machine import GATE, GRACE, LIFE, OFFER
 
 NAME = "invoice:42"
 
@@ -67,6 +67,8 @@ def test_a_waiter_without_a_heartbeat_leaves_the_queue(gate):
     gate.acquire("holder", ttl=3600 * SECOND)
     gate.acquire("dead")
     gate.now += LIFE
+    assert gate.acquire("alive").position == 0  # an expired ticket is passed over at once, and removed after a grace
+    gate.now += GRACE
     gate.acquire("alive")
     assert [w.ticket for w in gate.read_state().queue] == ["alive"]
 

@@ -9,38 +9,24 @@ from hypothesis import given
 
 from backstay.gate import machine
 from backstay.gate.machine import DAY, GATE, OFFER
-from support.engine_agreement import ON_A_SERVER, THOROUGH, OnPostgres, OnRedis, OnSqlite
-from support.gate_strategies import run_script, scripts
-from support.machine_model import BASE, Model, Moment, replay
+from support.agreement.engine_agreement import ON_A_SERVER, THOROUGH, engine_fixtures
+from support.agreement.gate_strategies import run_script, scripts
+from support.agreement.machine_model import BASE, Model, Moment, replay
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
 
-
-@pytest.fixture(scope="module")
-def on_sqlite():
-    with OnSqlite(GATE) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_postgres(backstay_postgres):
-    with OnPostgres(backstay_postgres.url, GATE) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_redis(backstay_redis):
-    commands = [
+on_sqlite, on_postgres, on_redis = engine_fixtures(
+    GATE,
+    [
         machine.Acquire(0, "t", "l", True, 1, 1, "i", 0, machine.CallerIdentity()),
         machine.Renew(0, "t", 0, 1),
         machine.Release(0, "t", "l", 0, 0),
         machine.Withdraw(0, "t", 0),
         machine.ForceRelease(0),
         machine.Evict(0, "e"),
-    ]
-    with OnRedis(backstay_redis.url, GATE, commands) as side:
-        yield side
+    ],
+)
 
 
 @THOROUGH

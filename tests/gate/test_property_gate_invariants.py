@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 
 from backstay.engine.base import Expired
 from backstay.gate.commands import Acquire, CallerIdentity, Granted, Release
-from backstay.gate.machine import DAY, GATE, UNLIMITED, VERSION, Gate, _fits, _taken, step
-from support.gate_strategies import run_script, scripts, unswept
-from support.machine_model import BASE, Model, Moment
+from backstay.gate.machine import DAY, GATE, UNLIMITED, VERSION, Gate, _fits, _list_taken, step
+from support.agreement.gate_strategies import run_script, scripts, unswept
+from support.agreement.machine_model import BASE, Model, Moment
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
@@ -53,7 +53,7 @@ def test_no_place_stays_idle_while_a_waiter_fits(script):
     for gate in states(run_script(script)):
         waiting = [w for w in gate.queue if w.offer == 0]
         if waiting:
-            assert not _fits(gate.capacity, _taken(gate), waiting[0].exclusive)
+            assert not _fits(gate.capacity, _list_taken(gate), waiting[0].exclusive)
 
 
 @OFTEN
@@ -84,8 +84,9 @@ def test_no_ticket_is_served_before_a_live_waiter_ahead_of_it(script):
     for gate in states(run_script(script)):
         kept = {w.ticket for w in before.queue if w.offer > gate.seen} | {h.ticket for h in before.holders}
         awake = [w.ticket for w in gate.queue if w.offer == 0]
-        # A waiter whose ticket has expired re-enters at the tail.
-        line = [w.ticket for w in before.queue if w.alive > gate.seen]
+        # A waiter whose ticket was removed re-enters at the tail.
+        still = {(w.ticket, w.since) for w in gate.queue}
+        line = [w.ticket for w in before.queue if w.alive > gate.seen or (w.ticket, w.since) in still]
         line += [w.ticket for w in gate.queue if w.ticket not in line]
         served = [w.ticket for w in gate.queue if w.offer > 0] + [h.ticket for h in gate.holders]
         for ticket in set(served) - kept:

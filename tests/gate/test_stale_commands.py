@@ -11,7 +11,7 @@ import pytest
 from backstay import Backstay
 from backstay.gate import flows
 from backstay.gate.commands import Acquire
-from backstay.runtime.flows import COMMAND_LIFE_MICROS
+from backstay.runtime.lost_replies import COMMAND_LIFE_MICROS
 from backstay.testing.waiting import soon
 
 #: How long the waiter sleeps, and so how much its prepared command ages, in µs.

@@ -8,17 +8,14 @@ import pytest
 import redis
 
 import backstay
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
+from support.servers import running
 
 
 @pytest.fixture
 def server():
-    server = RedisServer()
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(RedisServer()) as server:
+        yield server
 
 
 def scripts_run(raw):

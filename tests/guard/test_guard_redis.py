@@ -10,7 +10,7 @@ import redis.asyncio
 from redis.crc import key_slot
 
 from backstay import ConfigError, StaleFence
-from backstay.guard.redis import FENCE_LIFE, fence_key, source
+from backstay.guard.redis import FENCE_LIFE, fence_key, read_source
 
 pytestmark = pytest.mark.redis
 
@@ -80,7 +80,7 @@ def test_the_ttl_of_a_fence_never_gets_shorter(stay, leases, client):
 
 def test_adjacent_large_fences_compare_as_different(client):
     """Lua formats numbers from 10^14 on with rounding, which would make two fences equal."""
-    script = client.register_script(source("set"))
+    script = client.register_script(read_source("set"))
     newest = 2**53 - 1
     assert script(keys=["k", "{k}:fence"], args=[newest, 1, 0, 0, "new"]) == b""
     assert script(keys=["k", "{k}:fence"], args=[newest - 1, 2, 0, 0, "old"]) == str(newest).encode()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 
+import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -14,8 +15,12 @@ from starlette.routing import Route
 
 import backstay
 from backstay import IdempotencyMiddleware
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import eventually
+
+#: Headers that differ between a response and its replay: the server's date, the replay marker, and cookies, which are
+#: never replayed.
+VARYING_HEADERS = {"date", "idempotent-replayed", "set-cookie"}
 
 
 class IdempotentApp:
@@ -27,7 +32,7 @@ class IdempotentApp:
         self.proceed = threading.Event()
         self.proceed.set()
         self.status = 201
-        self.port = lasting_port()
+        self.port = reserve_port()
         self.base = f"http://127.0.0.1:{self.port}"
         self._url = url
         self._namespace = namespace
@@ -111,3 +116,22 @@ class IdempotentApp:
         self.proceed.set()
         self._server.should_exit = True
         self._thread.join()
+
+
+#: The credentials of requests whose test does not care who sends them.
+CALLER = {"authorization": "Bearer one"}
+
+
+def post(app, path="/charge", *, key="k1", content=b"5 EUR", **headers):
+    named = {"idempotency-key": key} if key is not None else {}
+    return httpx.post(app.base + path, content=content, headers={**named, **(headers or CALLER)}, timeout=30)
+
+
+def is_replay(response):
+    return response.headers.get("idempotent-replayed") == "true"
+
+
+def visible_parts(response):
+    """Return the parts of a response that must be equal in its replay."""
+    headers = [(name, value) for name, value in response.headers.multi_items() if name not in VARYING_HEADERS]
+    return response.status_code, headers, response.content

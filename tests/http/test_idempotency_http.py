@@ -1,61 +1,20 @@
-"""IdempotencyMiddleware through a real uvicorn and httpx."""
+"""IdempotencyMiddleware through a real uvicorn and httpx: keys, replays, streams and options."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
+from idempotent_app import CALLER, is_replay, post, visible_parts
 
-httpx = pytest.importorskip("httpx", reason="httpx speaks to the server under test")
-pytest.importorskip("uvicorn", reason="uvicorn is the server under test")
-
-from idempotent_app import IdempotentApp  # noqa: E402 - after it is known that it can be imported
-from starlette.middleware.base import BaseHTTPMiddleware  # noqa: E402
-
-import backstay  # noqa: E402
-import backstay.sync  # noqa: E402
-from backstay.http.idempotency import _digest  # noqa: E402
-from backstay.http.response_recorder import BytesCodec  # noqa: E402
-from backstay.testing.plugin import started_or_skip  # noqa: E402
-from backstay.testing.proxy import FaultProxy  # noqa: E402
-from backstay.testing.servers import RedisServer  # noqa: E402
-from backstay.testing.servers.ports import lasting_port  # noqa: E402
-from backstay.testing.waiting import WITHIN, eventually, soon  # noqa: E402
-
-#: Headers that differ between a response and its replay: the server's date, and the replay marker.
-VARYING_HEADERS = {"date", "idempotent-replayed"}
-
-
-@pytest.fixture
-def open_app(shared_url, namespace):
-    opened = []
-
-    def opener(**options):
-        app = IdempotentApp(shared_url, namespace=namespace, **options).__enter__()
-        opened.append(app)
-        return app
-
-    yield opener
-    for app in opened:
-        app.__exit__()
-
-
-def post(app, path="/charge", *, key="k1", content=b"5 EUR", **headers):
-    named = {"idempotency-key": key} if key is not None else {}
-    return httpx.post(app.base + path, content=content, headers={**named, **headers}, timeout=30)
-
-
-def is_replay(response):
-    return response.headers.get("idempotent-replayed") == "true"
-
-
-def visible_parts(response):
-    """Return the parts of a response that must be equal in its replay."""
-    headers = [(name, value) for name, value in response.headers.multi_items() if name not in VARYING_HEADERS]
-    return response.status_code, headers, response.content
+import backstay
+import backstay.sync
+from backstay.http.idempotency import _digest, by_credentials
+from backstay.http.response_recorder import BytesCodec
+from backstay.testing.waiting import eventually
 
 
 def test_a_replayed_response_is_identical_to_the_first_one(open_app):
@@ -66,7 +25,8 @@ def test_a_replayed_response_is_identical_to_the_first_one(open_app):
     assert not is_replay(first)
     assert is_replay(again)
     assert visible_parts(again) == visible_parts(first)
-    assert again.headers.get_list("set-cookie") == ["seen=1", "second=1"]
+    assert first.headers.get_list("set-cookie") == ["seen=1", "second=1"]
+    assert again.headers.get_list("set-cookie") == []
     assert len(app.effects) == 1
     assert eventually(lambda: app.background == [1])  # the background task ran once
 
@@ -146,9 +106,9 @@ def test_a_request_in_flight_is_a_409_with_retry_after(open_app):
 
 def post_until_done(app):
     """Repeat the request until it is no longer a 409, as a client would."""
-    answers = []
-    assert eventually(lambda: answers.append(post(app)) or answers[-1].status_code != 409)
-    return answers[-1]
+    responses = []
+    assert eventually(lambda: responses.append(post(app)) or responses[-1].status_code != 409)
+    return responses[-1]
 
 
 def test_the_wait_option_waits_for_the_request_in_flight(open_app):
@@ -158,16 +118,16 @@ def test_the_wait_option_waits_for_the_request_in_flight(open_app):
         calls = [pool.submit(post, app) for _ in range(8)]
         assert eventually(lambda: app.effects)
         app.proceed.set()
-        answers = [call.result() for call in calls]
-    assert len({repr(visible_parts(answer)) for answer in answers}) == 1
-    assert sum(map(is_replay, answers)) == 7
+        responses = [call.result() for call in calls]
+    assert len({repr(visible_parts(answer)) for answer in responses}) == 1
+    assert sum(map(is_replay, responses)) == 7
     assert len(app.effects) == 1
 
 
 def test_a_key_is_separate_for_each_caller_and_route(open_app):
     app = open_app()
     by_token = [{"authorization": "Bearer a"}, {"authorization": "Bearer b"}]
-    for headers in ({}, *by_token, {"x-api-key": "a"}, {"cookie": "a"}):
+    for headers in (*by_token, {"x-api-key": "a"}, {"authorization": "Bearer a", "x-api-key": "a"}):
         for path in ("/charge", "/refund"):
             before = len(app.effects)
             assert not is_replay(post(app, path, **headers))
@@ -185,10 +145,87 @@ def test_the_principal_option_identifies_the_caller(open_app):
     assert not is_replay(post(app, **{"x-tenant": "b"}))
 
 
+def test_users_who_share_an_api_key_never_get_each_others_responses(open_app):
+    app = open_app(cookies=["session"])
+    for session in ("a", "b"):
+        response = post(app, **{"x-api-key": "shared", "cookie": f"session={session}"})
+        assert not is_replay(response)
+        assert response.headers["x-receipt"] == {"a": "1", "b": "2"}[session]
+    assert is_replay(post(app, **{"x-api-key": "shared", "cookie": "session=a"}))
+
+
+def test_only_named_cookies_identify_the_caller(open_app):
+    app = open_app(cookies=["session"])
+    post(app, cookie="session=a; csrf=1; _ga=2")
+    assert is_replay(post(app, cookie="_ga=3; csrf=4; session=a"))
+    assert not is_replay(post(app, cookie="session=b; csrf=1"))
+    assert not is_replay(post(app, cookie="session=a", authorization="Bearer x"))
+    assert len(app.effects) == 3
+
+
+def test_cookies_that_identify_no_caller_are_ignored_when_the_application_says_so(open_app):
+    app = open_app(cookies=())
+    post(app, cookie="_ga=1", **CALLER)
+    assert is_replay(post(app, cookie="_ga=2", **CALLER))
+    assert post(app, cookie="session=a").status_code == 400
+
+
+def test_cookies_are_a_configuration_error_until_the_application_names_them(open_app):
+    app = open_app()
+    assert post(app, cookie="session=a", **CALLER).status_code == 500
+    assert app.effects == []
+
+    async def never(*_):
+        pytest.fail("the application was called, or a response was sent")
+
+    async def main():
+        headers = [(b"idempotency-key", b"k"), (b"Cookie", b"session=a")]
+        async with backstay.Backstay("memory://") as stay:
+            guarded = backstay.IdempotencyMiddleware(never, stay=stay)
+            with pytest.raises(backstay.ConfigError, match="cookies="):
+                await guarded({"type": "http", "method": "POST", "path": "/", "headers": headers}, never, never)
+
+    asyncio.run(main())
+
+
+def test_a_request_without_credentials_needs_the_principal_option(open_app):
+    app = open_app()
+    refused = httpx.post(app.base + "/charge", content=b"5 EUR", headers={"idempotency-key": "k1"})
+    assert refused.status_code == 400
+    assert "principal=" in refused.json()["detail"]
+    assert app.effects == []
+    anonymous = open_app(principal=lambda _: "anyone")
+    assert httpx.post(anonymous.base + "/charge", headers={"idempotency-key": "k1"}).status_code == 201
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_principal_that_identifies_no_caller_is_refused(open_app, nothing):
+    app = open_app(principal=lambda _: nothing)
+    assert post(app).status_code == 400
+    assert app.effects == []
+
+
+def test_a_cookie_that_the_application_sets_is_never_stored(open_app, shared_url, namespace):
+    post(open_app())
+    scope = {"headers": [(name.encode(), value.encode()) for name, value in CALLER.items()]}
+    caller = by_credentials(scope)
+    route = "POST\0\0/charge\0"
+    name, about = f"http:{_digest((route + caller).encode())}:k1", _digest(f"{route}\0".encode() + b"5 EUR")
+
+    def fail():
+        pytest.fail("the response was not stored")
+
+    with backstay.sync.Backstay(shared_url, namespace=namespace) as stay:
+        stored = stay.idempotency.run(name, fail, fingerprint=about, codec=BytesCodec())
+    assert b"x-receipt" in stored
+    assert b"cookie" not in stored.lower()
+
+
 def test_a_streamed_response_is_forwarded_in_chunks_and_replayed_whole(open_app):
     app = open_app()
     app.proceed.clear()
-    with httpx.stream("POST", app.base + "/stream", headers={"idempotency-key": "k1"}, timeout=30) as response:
+    headers = {"idempotency-key": "k1", **CALLER}
+    with httpx.stream("POST", app.base + "/stream", headers=headers, timeout=30) as response:
         chunks = response.iter_raw()
         assert next(chunks) == b"first,"
         assert post(app, "/stream", content=b"").status_code == 409  # the first request is still in flight
@@ -199,77 +236,6 @@ def test_a_streamed_response_is_forwarded_in_chunks_and_replayed_whole(open_app)
     assert again.headers["content-type"] == response.headers["content-type"]
     assert is_replay(again)
     assert len(app.effects) == 1
-
-
-class PassThroughMiddleware(BaseHTTPMiddleware):
-    """Ends a stream normally when the client disconnects; that must not be recorded as the complete response."""
-
-    async def dispatch(self, request, call_next):
-        return await call_next(request)
-
-
-@pytest.mark.parametrize("inner", [(), (PassThroughMiddleware,)], ids=["plain", "wrapped"])
-def test_a_client_that_disconnects_from_a_stream_gets_the_whole_response_on_retry(open_app, inner):
-    app = open_app(inner=inner, wait=20)
-    with socket.create_connection(("127.0.0.1", app.port)) as line:
-        head = [b"POST /ticker HTTP/1.1", b"Host: x", b"Content-Length: 0", b"Idempotency-Key: k1"]
-        line.sendall(b"\r\n".join([*head, b"", b""]))
-        while b"tick" not in line.recv(65536):
-            pass
-    again = post(app, "/ticker", content=b"")
-    assert again.content == b"tick," * 100 + b"end"
-    assert is_replay(again)
-    assert len(app.effects) == 1
-
-
-def test_a_disconnect_before_the_request_is_complete_runs_and_sends_nothing():
-    messages = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
-
-    async def receive():
-        return messages.pop(0)
-
-    async def never(*_):
-        pytest.fail("the application was called, or a response was sent")
-
-    async def main():
-        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
-        async with backstay.Backstay("memory://") as stay:
-            await backstay.IdempotencyMiddleware(never, stay=stay)(scope, receive, never)
-
-    asyncio.run(main())
-    assert messages == []
-
-
-def test_a_send_that_fails_after_a_disconnect_still_records_the_response():
-    """Since ASGI 2.4, `send` raises OSError after a disconnect."""
-
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for part in (b"a", b"b"):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"c"})
-
-    async def gone(message):
-        raise OSError("gone")
-
-    async def main():
-        sent, scope = [], {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
-
-        async def request():
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def record(message):
-            sent.append(message)
-
-        async with backstay.Backstay("memory://") as stay:
-            guarded = backstay.IdempotencyMiddleware(app, stay=stay)
-            await guarded(scope, request, gone)
-            await guarded(scope, request, record)
-        return sent
-
-    start, body = asyncio.run(main())
-    assert (b"idempotent-replayed", b"true") in start["headers"]
-    assert body["body"] == b"abc"
 
 
 def test_a_request_over_the_cap_is_refused(open_app):
@@ -319,99 +285,25 @@ def test_a_request_runs_again_after_the_application_raised(open_app):
     assert post(app, "/broken").json() == {"done": 3}
 
 
-@pytest.mark.parametrize("kept", [b"\x94\x63\xcc\xc8\x90\xc4\x00", b"\xc1", b""], ids=["later", "damaged", "empty"])
-def test_an_unreadable_recorded_response_is_a_503_and_not_replayed(open_app, shared_url, namespace, kept):
-    route = b"POST\0\0/charge\0"
-    name, about = f"http:{_digest(route)}:k1", _digest(route + b"\0" + b"5 EUR")
-    with backstay.sync.Backstay(shared_url, namespace=namespace) as stay:
-        stay.idempotency.run(name, lambda: kept, fingerprint=about, codec=BytesCodec())
-    app = open_app()
-    assert post(app).status_code == 503
-    assert app.effects == []
-
-
-def forget_request(url, namespace, path):
-    """Remove the record of a request in flight, as an operator can: the request is superseded."""
-    with backstay.sync.Backstay(url, namespace=namespace) as stay:
-        assert stay.idempotency.forget(f"http:{_digest(f'POST{chr(0)}{chr(0)}{path}{chr(0)}'.encode())}:k1")
-
-
-def test_the_response_of_a_superseded_request_is_not_sent(open_app, shared_url, namespace):
-    app = open_app()
-    app.proceed.clear()
-    with ThreadPoolExecutor() as pool:
-        call = pool.submit(post, app)
-        assert eventually(lambda: app.effects)
-        forget_request(shared_url, namespace, "/charge")
-        app.proceed.set()
-        assert call.result().status_code == 503
-        assert "taken over" in call.result().json()["detail"]
-    assert eventually(lambda: app.background == [1])  # the application still runs to its end
-    assert not is_replay(post(app))
-
-
-def test_the_stream_of_a_superseded_request_is_cut_off(open_app, shared_url, namespace):
-    app = open_app()
-    app.proceed.clear()
-    with httpx.stream("POST", app.base + "/stream", headers={"idempotency-key": "k1"}, timeout=30) as response:
-        chunks = response.iter_raw()
-        assert next(chunks) == b"first,"
-        forget_request(shared_url, namespace, "/stream")
-        app.proceed.set()
-        with pytest.raises(httpx.RemoteProtocolError):
-            list(chunks)
-
-
 def test_only_one_of_many_concurrent_requests_runs(open_app):
     apps = [open_app(wait=20), open_app(wait=20)]
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda i: post(apps[i % 2]), range(20)))
-    assert len({repr(visible_parts(answer)) for answer in answers}) == 1
+        responses = list(pool.map(lambda i: post(apps[i % 2]), range(20)))
+    assert len({repr(visible_parts(answer)) for answer in responses}) == 1
     assert sum(len(app.effects) for app in apps) == 1
 
 
-@pytest.fixture
-def own_redis():
-    server = RedisServer(port=lasting_port())
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
-
-
-@pytest.mark.redis
-@pytest.mark.chaos
 @pytest.mark.parametrize(
-    ("profile", "status"),
-    [(backstay.BALANCED, 503), (backstay.MAX_SAFETY, 503), (backstay.MAX_AVAILABILITY, 201)],
-    ids=["balanced", "safety", "availability"],
-)
-def test_the_profile_decides_what_happens_to_requests_during_an_engine_outage(own_redis, profile, status):
-    with IdempotentApp(own_redis.url, namespace=secrets.token_hex(4), profile=profile) as app:
-        assert post(app, key="before").status_code == 201
-        own_redis.kill()
-        answer = post(app)
-        assert answer.status_code == status
-        assert len(app.effects) == (1 if status == 503 else 2)
-        if status == 503:
-            assert answer.headers["retry-after"] == "1"
-        assert post(app, key=None).status_code == 201  # requests without a key are not affected
-
-
-@pytest.mark.redis
-@pytest.mark.chaos
-def test_a_response_that_could_not_be_recorded_is_not_sent(own_redis):
-    with IdempotentApp(own_redis.url, namespace=secrets.token_hex(4)) as app, ThreadPoolExecutor() as pool:
-        app.proceed.clear()
-        call = pool.submit(post, app)
-        assert eventually(lambda: app.effects)
-        own_redis.kill()
-        app.proceed.set()
-        assert call.result().status_code == 503
-
-
-@pytest.mark.parametrize(
-    "options", [{"ttl": 0}, {"wait": -1}, {"lease": "long"}, {"on_unavailable": "deny"}, {"max_response": 8 << 20}]
+    "options",
+    [
+        {"ttl": 0},
+        {"wait": -1},
+        {"lease": "long"},
+        {"on_unavailable": "deny"},
+        {"max_response": 8 << 20},
+        {"cookies": "session"},
+        {"cookies": ["session"], "principal": str},
+    ],
 )
 def test_invalid_options_are_refused_before_the_first_request(options):
     async def main():
@@ -420,53 +312,6 @@ def test_invalid_options_are_refused_before_the_first_request(options):
                 backstay.IdempotencyMiddleware(None, stay=stay, **options)
 
     asyncio.run(main())
-
-
-@pytest.mark.redis
-def test_a_request_cancelled_while_recording_ends_the_application_and_keeps_the_response(backstay_redis, namespace):
-    """A server that shuts down cancels requests; the response is recorded nevertheless."""
-    ended = []
-    begun, proceed = asyncio.Event(), asyncio.Event()
-
-    async def app(scope, receive, send):
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            begun.set()
-            await proceed.wait()
-            await send({"type": "http.response.body", "body": b"x"})
-        finally:
-            ended.append(True)
-
-    async def request():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def main(proxy):
-        sent, scope = [], {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
-
-        async def record(message):
-            sent.append(message)
-
-        async with backstay.Backstay(proxy.url, namespace=namespace) as stay:
-            await stay.idempotency.run("before", lambda: 1)  # loads the scripts into Redis
-            guarded = backstay.IdempotencyMiddleware(app, stay=stay)
-            call = asyncio.create_task(guarded(scope, request, record))
-            await asyncio.wait_for(begun.wait(), WITHIN)
-            proxy.rule("delay", b"EVALSHA", seconds=1.5)
-            proceed.set()
-            assert await soon(lambda: asyncio.sleep(0, proxy.struck["delay"]))
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert len(ended) == 1
-            proxy.heal()
-            assert sent == []
-            await guarded(scope, request, record)
-        return sent
-
-    with FaultProxy(backstay_redis.port) as proxy:
-        sent = asyncio.run(main(proxy))
-    assert len(ended) == 1
-    assert (b"idempotent-replayed", b"true") in sent[0]["headers"]
 
 
 def test_a_blocking_backstay_is_refused():

@@ -18,7 +18,7 @@ import backstay
 from backstay import ConfigError, RateLimitMiddleware, sync
 from backstay.http.caller_key import CallerKeys
 from backstay.http.fastapi import RateLimit, handlers
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 
 pytestmark = pytest.mark.redis
 
@@ -96,7 +96,7 @@ def test_after_retry_after_the_request_is_admitted(serve):
 
 
 def test_a_fail_closed_limit_is_a_503_during_an_engine_outage(serve):
-    client = serve(limited(["5/second"]), f"redis://127.0.0.1:{lasting_port()}/0")
+    client = serve(limited(["5/second"]), f"redis://127.0.0.1:{reserve_port()}/0")
     for _ in range(3):
         refused = client.get("/")
         assert refused.status_code == 503
@@ -110,7 +110,7 @@ def test_a_fail_closed_limit_is_a_503_during_an_engine_outage(serve):
 
 @pytest.mark.parametrize(("mode", "statuses"), [("allow", [200, 200, 200]), ("local", [200, 200, 429])])
 def test_on_unavailable_decides_during_an_engine_outage(serve, mode, statuses):
-    client = serve(limited(["2/hour"], on_unavailable=mode), f"redis://127.0.0.1:{lasting_port()}/0")
+    client = serve(limited(["2/hour"], on_unavailable=mode), f"redis://127.0.0.1:{reserve_port()}/0")
     assert [client.get("/").status_code for _ in range(3)] == statuses
 
 
@@ -135,6 +135,18 @@ def test_callers_behind_a_trusted_proxy_are_counted_separately(serve):
         for forged in ("", "1.2.3.4, "):
             reply = client.get("/", headers={"x-forwarded-for": f"{forged}{caller}"})
             assert reply.status_code == (429 if forged else 200)
+
+
+def test_made_up_api_keys_do_not_evade_the_limit_by_address(serve):
+    def make(stay):
+        by_address = stay.limit("by-address", "3/hour")
+        return RateLimitMiddleware(hello, stay.limit("api", "2/hour"), key="api-key", address_limit=by_address)
+
+    client = serve(make)
+    replies = [client.get("/", headers={"x-api-key": f"made-up-{n}"}) for n in range(5)]
+    assert [reply.status_code for reply in replies] == [200, 200, 200, 429, 429]
+    assert "3/hour" in replies[-1].json()["detail"]
+    assert replies[0].headers["x-ratelimit-limit"] == "2"
 
 
 def test_api_keys_are_counted_separately_and_stored_only_as_hashes(serve, backstay_redis, namespace):
@@ -204,7 +216,7 @@ def test_a_dependency_limits_only_its_own_routes(serve, whole):
 
 
 def test_a_dependency_is_a_503_during_an_engine_outage(serve):
-    client = serve(fastapi, f"redis://127.0.0.1:{lasting_port()}/0")
+    client = serve(fastapi, f"redis://127.0.0.1:{reserve_port()}/0")
     refused = client.get("/login")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert client.get("/free").status_code == 200

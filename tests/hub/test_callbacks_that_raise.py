@@ -112,7 +112,7 @@ def test_ctrl_c_in_the_main_thread_is_raised_after_all_subscribers_were_called()
     listener.add(Subscriber(interrupt, interrupt))
     listener.add(Subscriber(received.append, lambda: ready.append(True)))
     with pytest.raises(KeyboardInterrupt):
-        listener.opened()
+        listener.on_opened()
     assert ready == [True]
     with pytest.raises(KeyboardInterrupt):
         listener.dispatch("x")
@@ -152,8 +152,8 @@ def test_a_mailbox_whose_thread_failed_to_start_retries_at_the_next_message(monk
 
         patch.setattr(threading.Thread, "start", full)
         with pytest.raises(RuntimeError):
-            mailbox.message("1")
-    mailbox.message("2")
+            mailbox.put_message("1")
+    mailbox.put_message("2")
     assert eventually(lambda: received == ["1", "2"])
     mailbox.close()
 

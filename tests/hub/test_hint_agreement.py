@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from backstay.assembly.engines import open_engine
 from backstay.engine.base import PublishHint, TakeHint
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster
+from support.servers import running
 
 pytestmark = [pytest.mark.redis, pytest.mark.postgres]
 LIFE = 60_000_000
@@ -28,11 +28,8 @@ STEPS = st.lists(
 @pytest.fixture(scope="module")
 def backstay_cluster():
     """A Cluster of three masters, so that the counters of one example are spread over several."""
-    group = RedisCluster(replicas=0, node_timeout=5)
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    with running(RedisCluster(replicas=0, node_timeout=5)) as group:
+        yield group
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +50,8 @@ def test_every_engine_agrees_on_hint_counters(engines, steps):
         hint = f"{run}:hint:{nth}"
         if verb == "publish":
             left[nth] = number
-            answers = [engine.apply(PublishHint(hint, number, LIFE, f"{run}:sched", "x")) for engine in engines]
-            assert answers == [None] * len(engines)
+            replies = [engine.apply(PublishHint(hint, number, LIFE, f"{run}:sched", "x")) for engine in engines]
+            assert replies == [None] * len(engines)
             continue
         expected = min(number, left.get(nth, number))
         if nth in left:

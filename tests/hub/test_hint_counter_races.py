@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from backstay.testing.conformance import ProcessDriver
-from backstay.testing.conformance.hub.hints import call_a_crowd
+from backstay.testing.conformance.hub.hints import announce_to_listeners
 
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 ROUNDS = [pytest.param(100, id="ci"), pytest.param(1000, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
@@ -44,11 +44,11 @@ def over_redis(request, backstay_redis, tmp_path, crowd_name):
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr("backstay.testing.conformance.driver.PATIENCE", 550.0)
+    monkeypatch.setattr("backstay.testing.conformance.driver.TEST_TIMEOUT", 550.0)
 
 
 def crowd(jobs, slots, rounds):
-    return functools.partial(call_a_crowd, listeners=9, jobs=jobs, slots=slots, rounds=rounds)
+    return functools.partial(announce_to_listeners, listeners=9, jobs=jobs, slots=slots, rounds=rounds)
 
 
 @pytest.mark.redis

@@ -82,6 +82,35 @@ def test_messages_of_a_redis_py_producer_are_received(redis_stay, plain, namespa
         assert notice.id == "c1"
 
 
+def provide(plain, key, count):
+    """Add to the counter of a type, like a producer that has one counter for each type."""
+    plain.set(key, int(plain.get(key) or 0) + count, ex=60)
+
+
+def test_announcements_of_a_producer_that_counts_by_type_are_received(redis_stay, plain, namespace):
+    """The payload is the type alone, and all announcements of a type share its counter."""
+    key = f"{namespace}:hint:mail:send"
+    with redis_stay.hub.listen_scheduled(["mail:send"]) as jobs:
+        for count in (3, 2):
+            provide(plain, key, count)
+            plain.publish(f"{namespace}:sched", "mail:send")
+        hint = redis_stay.hub.publish_scheduled("mail:send", 7)  # of Backstay, on the same channel
+        notices = [jobs.next(timeout=WITHIN) for _ in range(3)]
+        assert [(one.type, one.hint_id) for one in notices] == [
+            ("mail:send", "mail:send"),
+            ("mail:send", "mail:send"),
+            ("mail:send", hint),
+        ]
+        assert [redis_stay.hub.take_hint(notices[0].hint_id, n) for n in (2, 9, 1)] == [2, 3, 0]
+        assert 0 < plain.pttl(key) <= 60_000
+        assert redis_stay.hub.take_hint(notices[2].hint_id, 9) == 7
+        provide(plain, key, 1)
+        assert redis_stay.hub.take_hint("mail:send", 9) == 1
+        plain.delete(key)
+        assert redis_stay.hub.take_hint("mail:send", 9) == 9  # without a counter, every worker may respond
+        assert not plain.exists(key)
+
+
 def test_the_hub_prefix_is_configurable(connect, backstay_redis, plain, namespace):
     one = connect(backstay_redis.url, hub_prefix=f"x-{namespace}")
     other = connect(backstay_redis.url)
@@ -163,7 +192,15 @@ def test_flushed_scripts_are_loaded_again(redis_stay, plain):
 
 @pytest.mark.parametrize(
     "payload",
-    ["", ":", "x", f"{uuid.UUID(int=1)}", f"{uuid.UUID(int=1)}:", f"urn:uuid:{uuid.UUID(int=1)}:t", "g" * 36 + ":t"],
+    [
+        "",
+        f"{uuid.UUID(int=1)}",
+        f"{uuid.UUID(int=1)}:",
+        f"{uuid.UUID(int=1)}:{'t' * 513}",
+        "t" * 513,
+        "é" * 257,
+        "a\0b",
+    ],
 )
 def test_a_malformed_announcement_is_ignored(payload):
     assert protocol.read_scheduled(payload) is None
@@ -183,7 +220,7 @@ def test_a_malformed_announcement_is_ignored(payload):
 )
 def test_only_a_uuid_is_a_hint_id(hint):
     assert not protocol.is_hint_id(hint)
-    assert protocol.read_scheduled(f"{hint}:t") is None
+    assert protocol.read_scheduled(f"{hint}:t") == protocol.Scheduled(f"{hint}:t", f"{hint}:t")
 
 
 def test_a_new_hint_id_is_a_uuid():

@@ -49,7 +49,7 @@ def listener(transport):
 def running(listener: ChannelMultiplexer) -> Recorder:
     recorder = Recorder()
     listener.add(recorder.subscriber)
-    listener.opened()
+    listener.on_opened()
     assert listener.state == "running"
     return recorder
 
@@ -61,14 +61,14 @@ def test_a_listener_starts_with_the_first_subscriber_and_stops_with_the_last(lis
     listener.add(second.subscriber)
     assert listener.state == "starting"
     assert transport.asked == ["open"]
-    listener.opened()
+    listener.on_opened()
     assert listener.state == "running"
     assert (first.ready, second.ready) == (1, 1)
     listener.remove(first.subscriber)
     assert transport.asked == ["open"]
     listener.remove(second.subscriber)
     assert listener.state == "stopping"
-    listener.closed()
+    listener.on_closed()
     assert listener.state == "idle"
     assert transport.asked == ["open", "close"]
 
@@ -91,7 +91,7 @@ def test_a_failed_open_returns_to_idle_and_a_later_subscriber_tries_again(listen
     transport.open_error = None
     second = Recorder()
     listener.add(second.subscriber)
-    listener.opened()
+    listener.on_opened()
     listener.dispatch("hello")
     assert second.received == ["hello"]
     assert first.received == []
@@ -100,7 +100,7 @@ def test_a_failed_open_returns_to_idle_and_a_later_subscriber_tries_again(listen
 def test_an_open_that_fails_later_also_returns_to_idle(listener, transport):
     first = Recorder()
     listener.add(first.subscriber)
-    listener.open_failed(OSError("refused"))
+    listener.on_open_failed(OSError("refused"))
     assert listener.state == "idle"
     assert isinstance(first.subscriber.error, OSError)
     listener.add(Recorder().subscriber)
@@ -125,9 +125,9 @@ def test_a_subscriber_during_teardown_is_served(listener, transport):
     assert listener.state == "stopping"
     assert second.ready == 0
     listener.dispatch("for those before you")
-    listener.closed()
+    listener.on_closed()
     assert listener.state == "starting"
-    listener.opened()
+    listener.on_opened()
     assert second.ready == 1
     listener.dispatch("for you")
     assert second.received == ["for you"]
@@ -138,10 +138,10 @@ def test_a_subscriber_that_leaves_while_starting_lets_it_stop(listener, transpor
     listener.add(recorder.subscriber)
     listener.remove(recorder.subscriber)
     assert listener.state == "starting"
-    listener.opened()
+    listener.on_opened()
     assert listener.state == "stopping"
     assert transport.asked == ["open", "close"]
-    listener.closed()
+    listener.on_closed()
     assert listener.state == "idle"
 
 
@@ -153,7 +153,7 @@ def test_a_callback_that_raises_does_not_affect_other_subscribers(listener, capl
     good = Recorder()
     listener.add(bad)
     listener.add(good.subscriber)
-    listener.opened()
+    listener.on_opened()
     listener.dispatch("one")
     listener.dispatch("two")
     assert good.received == ["one", "two"]
@@ -177,7 +177,7 @@ def test_a_callback_may_close_its_subscription(listener):
     listener.add(first.subscriber)
     listener.add(leaving)
     listener.add(second.subscriber)
-    listener.opened()
+    listener.on_opened()
     listener.dispatch("x")
     assert first.received == ["x"]
     assert second.received == ["x"]
@@ -186,12 +186,12 @@ def test_a_callback_may_close_its_subscription(listener):
 
 def test_after_an_interruption_every_subscriber_gets_one_gap(listener, transport):
     old = running(listener)
-    listener.interrupted()
+    listener.on_disconnected()
     assert listener.state == "starting"
     new = Recorder()
     listener.add(new.subscriber)
-    listener.opened()
-    listener.opened()
+    listener.on_opened()
+    listener.on_opened()
     assert old.received == [None]
     assert new.received == []
     assert new.ready == 1
@@ -201,14 +201,14 @@ def test_after_an_interruption_every_subscriber_gets_one_gap(listener, transport
 def test_an_interruption_during_teardown_stops_the_listener(listener):
     recorder = running(listener)
     listener.remove(recorder.subscriber)
-    listener.interrupted()
+    listener.on_disconnected()
     assert listener.state == "idle"
 
 
 def test_unexpected_events_change_nothing(listener, transport):
-    listener.closed()
-    listener.opened()
-    listener.interrupted()
-    listener.open_failed(OSError())
+    listener.on_closed()
+    listener.on_opened()
+    listener.on_disconnected()
+    listener.on_open_failed(OSError())
     assert listener.state == "idle"
     assert transport.asked == []

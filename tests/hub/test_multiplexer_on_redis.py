@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from backstay import Backstay, EngineRefused, EngineUnavailable
-from backstay.hub.redis_connection import PING_EVERY
+from backstay.hub.redis_subscription import PING_EVERY
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN, eventually, soon
@@ -100,7 +100,7 @@ def test_a_listener_works_after_a_failed_unsubscribe(listeners, proxy, publisher
         cut = proxy.once("cut-before", UNSUBSCRIBE)
         with listeners.hub.listen("news"):
             pass
-        assert cut.struck.wait(WITHIN)
+        assert cut.applied.wait(WITHIN)
         message = others.next(timeout=WITHIN)
         assert message is not None
         assert message.missed, "the same connection carried it"
@@ -117,7 +117,7 @@ def test_a_subscriber_during_teardown_is_served(listeners, proxy, publisher, nam
         pass
     assert listeners.hub.states() == {f"{namespace}:news": "stopping"}
     with listeners.hub.listen("news") as messages:
-        assert slow.struck.is_set()
+        assert slow.applied.is_set()
         publisher.hub.publish("news", "x")
         assert text(messages.next(timeout=WITHIN)) == "x"
 
@@ -131,7 +131,7 @@ def test_a_message_after_leaving_is_not_dispatched(listeners, proxy, publisher, 
         leaving = listeners._core.hub.subscribe(f"{namespace}:news", received.append, ready.set)
         assert ready.wait(WITHIN)
         leaving.close()
-        assert held.struck.wait(WITHIN)
+        assert held.applied.wait(WITHIN)
         publisher.hub.publish("news", "late")
         publisher.hub.publish("other", "after it on the same connection")
         assert text(others.next(timeout=WITHIN)).startswith("after")
@@ -144,7 +144,7 @@ def test_leaving_while_a_listener_starts_stops_it(proxy, namespace, tmp_path):
         async with Backstay(url, namespace=namespace, hub=proxy.url) as stay, stay.hub.listen("other"):  # connected
             proxy.once("delay", SUBSCRIBE, seconds=0.4)
             entering = asyncio.create_task(stay.hub.listen("news").__aenter__())
-            assert await asyncio.to_thread(eventually, lambda: proxy.struck["delay"] == 1)
+            assert await asyncio.to_thread(eventually, lambda: proxy.applied["delay"] == 1)
             assert stay.hub.states()[f"{namespace}:news"] == "starting"
             entering.cancel()
             await asyncio.wait([entering])

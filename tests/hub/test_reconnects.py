@@ -101,9 +101,9 @@ def test_reconnects_to_a_server_that_disconnects_at_once_are_rate_limited(backst
         with stay.hub.listen("news") as messages:
             cut = proxy.rule("cut-after", b"$9\r\nSUBSCRIBE")
             proxy.cut_all()
-            assert eventually(lambda: proxy.struck["cut-after"] >= 3)
-            began, before = steady(), proxy.struck["cut-after"]
-            assert eventually(lambda: proxy.struck["cut-after"] >= before + 3)
+            assert eventually(lambda: proxy.applied["cut-after"] >= 3)
+            began, before = steady(), proxy.applied["cut-after"]
+            assert eventually(lambda: proxy.applied["cut-after"] >= before + 3)
             assert steady() - began > 0.1, "three attempts take their pauses"
             cut.times = 0
             assert wait_until_received(messages, lambda: stay.hub.publish("news", "x"))[1] == 1
@@ -113,10 +113,10 @@ class LossyHub(Hub):
     """A hub that loses every message."""
 
     def _open(self, channel):
-        self._multiplexers[channel].opened()
+        self._multiplexers[channel].on_opened()
 
     def _close(self, channel):
-        self._multiplexers[channel].closed()
+        self._multiplexers[channel].on_closed()
 
     def close(self):
         pass
@@ -159,7 +159,7 @@ def test_a_take_whose_reply_is_lost_counts_as_allowed(backstay_redis, connect, t
         assert stay.hub.take_hint(hint) == 1
         lost = proxy.once("cut-after", hint.encode())
         assert stay.hub.take_hint(hint, 3) == 3
-        assert lost.struck.is_set()
+        assert lost.applied.is_set()
         assert stay.telemetry.counts["hub.hint_unknown"] == 1
         assert publisher.hub.take_hint(hint) == 0, "it was taken once, not twice"
         proxy.refuse()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from backstay.engine.base import Command, Micros
 from backstay.idempotency import machine
 from backstay.idempotency.machine import DAY, IDEMPOTENCY, LIFE, RECHECK, SLACK
-from support.machine_model import BASE, INBOXES, Model, Moment
+from support.agreement.machine_model import BASE, INBOXES, Model, Moment
 
 _NEAR = (0, 0, 0, 0, 1, 1, SLACK, 50_000, 300_000, 1_000_000)
 _EDGES = (2_000_000, 4_999_999, 5_000_000, 5_000_001, RECHECK, LIFE, LIFE + 1)

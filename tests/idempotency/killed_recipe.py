@@ -1,6 +1,6 @@
 """Pay once with the recipe of examples/exactly_once.py; this process kills itself before the n-th executed line of it.
 
-Arguments: the engine's URL; the accounts' file; n (0: never). Prints the number of executed lines.
+Arguments: the engine's URL; the namespace; the accounts' file; n (0: never). Prints the number of executed lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Lines:
     """The number of executed lines of the recipe."""
 
     run = 0
-    dies_before = int(sys.argv[3])
+    dies_before = int(sys.argv[4])
 
     @classmethod
     def trace(cls, frame, event, _):
@@ -38,8 +38,8 @@ spec = importlib.util.spec_from_file_location("exactly_once", EXAMPLE)
 recipe = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(recipe)
 
-with Backstay(sys.argv[1]) as stay:
-    pay = recipe.make_pay(stay, Path(sys.argv[2]), lease=1)
+with Backstay(sys.argv[1], namespace=sys.argv[2]) as stay:
+    pay = recipe.make_pay(stay, Path(sys.argv[3]), lease=1)
     sys.settrace(Lines.trace)
     receipt = pay("p-1", "ada", 5)
     sys.settrace(None)

@@ -8,36 +8,22 @@ from idempotency_strategies import run_script, scripts
 
 from backstay.idempotency import machine
 from backstay.idempotency.machine import DAY, IDEMPOTENCY
-from support.engine_agreement import ON_A_SERVER, THOROUGH, OnPostgres, OnRedis, OnSqlite
-from support.machine_model import BASE, Model, Moment, replay
+from support.agreement.engine_agreement import ON_A_SERVER, THOROUGH, engine_fixtures
+from support.agreement.machine_model import BASE, Model, Moment, replay
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
 
-
-@pytest.fixture(scope="module")
-def on_sqlite():
-    with OnSqlite(IDEMPOTENCY) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_postgres(backstay_postgres):
-    with OnPostgres(backstay_postgres.url, IDEMPOTENCY) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_redis(backstay_redis):
-    commands = [
+on_sqlite, on_postgres, on_redis = engine_fixtures(
+    IDEMPOTENCY,
+    [
         machine.Begin(0, "t", "b", "", 1, ""),
         machine.Renew(0, "t", 0, 1),
         machine.Complete(0, "t", 0, 1, False, b""),
         machine.Abandon(0, "t", 0),
         machine.Forget(0),
-    ]
-    with OnRedis(backstay_redis.url, IDEMPOTENCY, commands) as side:
-        yield side
+    ],
+)
 
 
 @THOROUGH

@@ -24,7 +24,7 @@ from backstay.idempotency.machine import (
     Stored,
     step,
 )
-from support.machine_model import BASE, Model
+from support.agreement.machine_model import BASE, Model
 
 THOROUGH = settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FAR = 2**53

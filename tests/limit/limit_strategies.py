@@ -15,7 +15,7 @@ from backstay.engine.base import Command, Micros
 from backstay.limit import machine
 from backstay.limit.algorithms import Rule
 from backstay.limit.machine import LIMIT, Admitted
-from support.machine_model import BASE, Model, Moment, Sweep
+from support.agreement.machine_model import BASE, Model, Moment, Sweep
 
 DAY = 86_400_000_000
 

@@ -10,36 +10,22 @@ from limit_strategies import run_script, scripts
 from backstay.limit import machine
 from backstay.limit.algorithms import Rule
 from backstay.limit.machine import LIMIT
-from support.engine_agreement import ON_A_SERVER, THOROUGH, OnPostgres, OnRedis, OnSqlite
-from support.machine_model import BASE, Model
+from support.agreement.engine_agreement import ON_A_SERVER, THOROUGH, engine_fixtures
+from support.agreement.machine_model import BASE, Model
 
 #: Shrinking a failure takes longer than finding it.
 pytestmark = pytest.mark.timeout(600)
 
-
-@pytest.fixture(scope="module")
-def on_sqlite():
-    with OnSqlite(LIMIT) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_postgres(backstay_postgres):
-    with OnPostgres(backstay_postgres.url, LIMIT) as side:
-        yield side
-
-
-@pytest.fixture(scope="module")
-def on_redis(backstay_redis):
-    commands = [
+on_sqlite, on_postgres, on_redis = engine_fixtures(
+    LIMIT,
+    [
         machine.Hit(0, 0, (), 1),
         machine.Peek(0, 0, (), 1),
         machine.Charge(0, 0, (), ()),
         machine.Refund(0, 0, (), 1),
         machine.Reset(0),
-    ]
-    with OnRedis(backstay_redis.url, LIMIT, commands) as side:
-        yield side
+    ],
+)
 
 
 @THOROUGH

@@ -11,7 +11,7 @@ from limit_strategies import DAY, Draft, Script, run_script, scripts
 
 from backstay.limit import machine
 from backstay.limit.machine import LIMIT, Admitted, Denied, Done, Expired, Hit, Peek, Refund, step
-from support.machine_model import BASE, Model
+from support.agreement.machine_model import BASE, Model
 
 pytestmark = pytest.mark.timeout(600)
 OFTEN = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -133,9 +133,9 @@ def http_lab_client(over_http, backstay_server):
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         wanted = json.dumps({"lock_id": "test", **body})
         server.request("POST", f"/api/locks/{quote(scope, safe='')}/{verb}", wanted, headers)
-        answer = server.getresponse()
-        answer.read()
-        return answer.status
+        response = server.getresponse()
+        response.read()
+        return response.status
 
     def held(scope):
         """Return whether the lock is held: an acquire without waiting fails."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from lab.process import node_program
 
 from backstay.testing.servers import ServerMissing
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 
 HOME = Path(__file__).resolve().parents[2] / ".n8n" / "server"
 MAJORS = sorted(path.parent.name for path in Path(__file__).parent.glob("server/*/package-lock.json"))
@@ -31,7 +31,7 @@ class FullServer:
         self.folder = Path(folder)
         self.major = major
         self.queue = queue
-        self.port = lasting_port()
+        self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = ""
         self._cookie = ""
@@ -71,7 +71,7 @@ class FullServer:
             "N8N_USER_FOLDER": str(self.folder),
             "N8N_LISTEN_ADDRESS": "127.0.0.1",
             "N8N_PORT": str(self.port),
-            "N8N_RUNNERS_BROKER_PORT": str(lasting_port()),
+            "N8N_RUNNERS_BROKER_PORT": str(reserve_port()),
             "N8N_DISABLE_UI": "true",
             "N8N_DIAGNOSTICS_ENABLED": "false",
             "N8N_VERSION_NOTIFICATIONS_ENABLED": "false",
@@ -107,7 +107,7 @@ class FullServer:
 
         self._process = launch("start", lambda: self.call("GET", "/rest/login")[0] == 401)
         if self.queue is not None:
-            port, broker = lasting_port(), lasting_port()
+            port, broker = reserve_port(), reserve_port()
             health = {"QUEUE_HEALTH_CHECK_ACTIVE": "true", "QUEUE_HEALTH_CHECK_PORT": str(port)}
             ready = f"http://127.0.0.1:{port}/healthz/readiness"
             self._worker = launch(
@@ -124,8 +124,8 @@ class FullServer:
         where = url or self.url + path
         request = urllib.request.Request(where, data=data, method=method, headers=headers)  # noqa: S310 - loopback
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - loopback
-                return answer.status, _json(answer.read()), answer.headers
+            with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310 - loopback
+                return response.status, _json(response.read()), response.headers
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, _json(error.read()), error.headers

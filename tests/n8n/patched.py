@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.runner import hydrated
 
 from backstay.interop.n8n_wire import keys as n8n_keys
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.primitives import KEYS, primitive
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -62,7 +62,7 @@ class LabClient:
 
     def corpus(self, name):
         text = (CORPUS / f"{name}.json").read_bytes().decode().replace("@scope@", self.scope)
-        return Workflow.parse(text, source=name)
+        return N8nWorkflow.parse(text, source=name)
 
     def start(self, workflow, others=None, **options):
         """Start a workflow together with the workflows that it calls."""

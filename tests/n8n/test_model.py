@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstay import BadWorkflow
-from backstay.n8n.model import Edge, Workflow
+from backstay.n8n.model import Edge, N8nWorkflow
 
 PLAIN = {
     "name": "Mühle",
@@ -23,7 +23,7 @@ PLAIN = {
 
 
 def parsed(data=PLAIN, **style):
-    return Workflow.parse(json.dumps(data, **style))
+    return N8nWorkflow.parse(json.dumps(data, **style))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def parsed(data=PLAIN, **style):
     ],
 )
 def test_a_workflow_is_written_as_it_was_read(text):
-    read = Workflow.parse(text.encode("utf-8"))
+    read = N8nWorkflow.parse(text.encode("utf-8"))
     assert read.exact
     assert read.text() == text
 
@@ -56,16 +56,16 @@ texts = st.recursive(
 @given(extra=texts, indent=st.sampled_from([None, 1, 2, 4, "\t"]), ascii_only=st.booleans())
 def test_any_workflow_round_trips_and_keeps_its_meaning_after_a_change(extra, indent, ascii_only):
     text = json.dumps({**PLAIN, "extra": extra}, indent=indent, ensure_ascii=ascii_only)
-    read = Workflow.parse(text)
+    read = N8nWorkflow.parse(text)
     assert read.text() == text
     read.data["unknown"] = 1
     assert json.loads(read.text()) == {**json.loads(text), "unknown": 1}
-    assert Workflow.parse(read.text()).text() == read.text()
+    assert N8nWorkflow.parse(read.text()).text() == read.text()
 
 
 def test_an_unknown_layout_is_kept_until_the_data_changes():
     text = '{ "nodes" :[ ],\n\n"connections": {}}'
-    read = Workflow.parse(text)
+    read = N8nWorkflow.parse(text)
     assert not read.exact
     assert read.copy().text() == read.text() == text
     read.data["name"] = "new"
@@ -96,7 +96,7 @@ def test_an_unknown_layout_is_kept_until_the_data_changes():
 )
 def test_an_invalid_workflow_file_is_refused_with_the_reason(raw, why):
     with pytest.raises(BadWorkflow, match=why) as caught:
-        Workflow.parse(raw, source="orders.json")
+        N8nWorkflow.parse(raw, source="orders.json")
     assert "orders.json" in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from patched import KEY
 from redis import Redis
 
 from backstay.interop.n8n_wire import keys
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import LockOptions, add_lock
 
 pytestmark = pytest.mark.redis
@@ -53,7 +53,7 @@ def test_executions_and_python_processes_exclude_each_other_and_all_finish(lab_c
         append_event("Leave", events, "out"),
     ]
     options = LockOptions(lab_client.scope, ttl_seconds=120, max_wait_seconds=WAIT)
-    patched = add_lock(Workflow(chain(KEY, *body)), KEY, options)
+    patched = add_lock(N8nWorkflow(chain(KEY, *body)), KEY, options)
     args = [backstay_redis.url, lab_client.scope, events]
     python = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, *args, f"python-{n}", str(ROUNDS), str(WAIT)])

@@ -1,10 +1,10 @@
-"""A contender with a broken machine: `python faulty_contender.py KIND …`, the rest as `support.contender`."""
+"""A contender with a faulty machine: `python faulty_contender.py KIND …`, then the arguments of a contender."""
 
 import sys
 
 from faulty_machines import install_fault
 
-from support.contender import main
+from support.races.contender import main
 
 if __name__ == "__main__":
     install_fault(sys.argv[1])

@@ -14,13 +14,13 @@ _offer, _refresh, _expire, _acquire = machine._offer, machine._refresh, machine.
 
 
 def _youngest_first(gate: Gate, now: int, asking: str) -> Any:
-    """Offers places in the wrong direction."""
+    """Offers a free place to the youngest waiter first."""
     turned, wakes = _offer(replace(gate, queue=gate.queue[::-1]), now, asking)
     return replace(turned, queue=turned.queue[::-1]), wakes
 
 
 def _second_first(gate: Gate, now: int, asking: str) -> Any:
-    """Passes over the first waiter whenever another waiter is behind it."""
+    """Offers a free place to the second waiter before the first."""
     queue = gate.queue
     if len(queue) < 2 or queue[0].offer or queue[1].offer:
         return _offer(gate, now, asking)
@@ -29,8 +29,8 @@ def _second_first(gate: Gate, now: int, asking: str) -> Any:
     return replace(swapped, queue=(queue[1], queue[0], *queue[2:])), wakes
 
 
-def _not_who_asks(gate: Gate, now: int, asking: str) -> Any:
-    """Passes over the waiter that asks right now in favour of a waiter behind it."""
+def _not_the_polling_waiter(gate: Gate, now: int, asking: str) -> Any:
+    """Passes over the waiter that is polling in favour of a waiter behind it."""
     mine = [w for w in gate.queue if w.ticket == asking and w.offer == 0]
     others = replace(gate, queue=tuple(w for w in gate.queue if w not in mine))
     if not mine or not any(w.offer == 0 for w in others.queue):
@@ -40,7 +40,7 @@ def _not_who_asks(gate: Gate, now: int, asking: str) -> Any:
 
 
 def _to_the_tail(gate: Gate, ticket: str, now: int) -> Gate:
-    """A waiter that polls again loses its rank."""
+    """Moves a waiter that polls again to the end of the queue."""
     gate = _refresh(gate, ticket, now)
     mine = tuple(replace(w, since=now) for w in gate.queue if w.ticket == ticket and w.offer == 0)
     if not mine:
@@ -48,31 +48,31 @@ def _to_the_tail(gate: Gate, ticket: str, now: int) -> Gate:
     return replace(gate, queue=(*(w for w in gate.queue if w.ticket != ticket), *mine))
 
 
-def _deaf_to_who_returns(gate: Gate, ticket: str, now: int) -> Gate:
-    """A waiter that let an offer lapse is passed over forever."""
+def _lapsed_forever(gate: Gate, ticket: str, now: int) -> Gate:
+    """Passes over a waiter that let an offer lapse forever, even after it polls again."""
     lapsed = {w.ticket for w in gate.queue if w.offer == LAPSED}
     gate = _refresh(gate, ticket, now)
     return replace(gate, queue=tuple(replace(w, offer=LAPSED) if w.ticket in lapsed else w for w in gate.queue))
 
 
-def _short_patience(gate: Gate, now: int) -> Gate:
-    """An offer lapses almost at once."""
-    gate = _expire(gate, now)
-    hasty = OFFER - 20_000
-    return replace(gate, queue=tuple(replace(w, offer=LAPSED) if 0 < w.offer - now < hasty else w for w in gate.queue))
+def _short_offers(gate: Gate, now: int, asking: str) -> Any:
+    """Lets an offer lapse after 20 ms."""
+    gate, wakes = _expire(gate, now, asking)
+    left = OFFER - 20_000
+    queue = tuple(replace(w, offer=LAPSED) if 0 < w.offer - now < left else w for w in gate.queue)
+    return replace(gate, queue=queue), wakes
 
 
-def _no_offer_at_all(gate: Gate, now: int) -> Gate:
-    """A waiter that has not asked for half a second is passed over, although it had no offer."""
-    gate = _expire(gate, now)
+def _lapsed_without_an_offer(gate: Gate, now: int, asking: str) -> Any:
+    """Passes over a waiter that has not polled for half a second, although it had no offer."""
+    gate, wakes = _expire(gate, now, asking)
     old = now + LIFE - 500_000
-    return replace(
-        gate, queue=tuple(replace(w, offer=LAPSED) if w.offer == 0 and w.alive < old else w for w in gate.queue)
-    )
+    queue = tuple(replace(w, offer=LAPSED) if w.offer == 0 and w.alive < old else w for w in gate.queue)
+    return replace(gate, queue=queue), wakes
 
 
 def _barging(gate: Gate, command: Any, now: int) -> Any:
-    """A newcomer takes the place that is kept for another, who goes back to waiting."""
+    """Grants a newcomer the place that is reserved for a waiter with an offer, which loses that offer."""
     known = any(x.ticket == command.ticket for x in (*gate.holders, *gate.queue))
     if known or gate.holders or not gate.queue:
         return _acquire(gate, command, now)
@@ -83,15 +83,15 @@ def _barging(gate: Gate, command: Any, now: int) -> Any:
 FAULTY_MACHINES: dict[str, dict[str, Callable[..., Any]]] = {
     "youngest first": {"_offer": _youngest_first},
     "second first": {"_offer": _second_first},
-    "not who asks": {"_offer": _not_who_asks},
+    "not the polling waiter": {"_offer": _not_the_polling_waiter},
     "to the tail": {"_refresh": _to_the_tail},
-    "deaf to who returns": {"_refresh": _deaf_to_who_returns},
-    "short patience": {"_expire": _short_patience},
-    "no offer at all": {"_expire": _no_offer_at_all},
+    "lapsed forever": {"_refresh": _lapsed_forever},
+    "short offers": {"_expire": _short_offers},
+    "lapsed without an offer": {"_expire": _lapsed_without_an_offer},
     "barging": {"_acquire": _barging},
 }
 
 
-def install_fault(kind: str, put: Callable[[object, str, object], None] = setattr) -> None:
-    for name, wrong in FAULTY_MACHINES[kind].items():
-        put(machine, name, wrong)
+def install_fault(kind: str, patch: Callable[[object, str, object], None] = setattr) -> None:
+    for name, faulty in FAULTY_MACHINES[kind].items():
+        patch(machine, name, faulty)

@@ -1,7 +1,7 @@
-"""One of a crowd that hits a limit as fast as it can, at the worst moments; prints when it was admitted.
+"""One of several processes that hit a limit as often as they can.
 
-`python limit_burster.py URL NAMESPACE ALGORITHM RATE SECONDS`: waits for a line, then hits; one JSON list of moments in
-µs of the engine's clock at the end.
+`python limit_burster.py URL NAMESPACE ALGORITHM RATE SECONDS` prints `ready`, waits for a line on standard input, hits
+the limit for SECONDS, and prints a JSON list of the times of the admitted hits, in µs of the engine's clock.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ async def main() -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         end = time.monotonic() + float(seconds)
-        moments: list[int] = []
+        times: list[int] = []
 
         async def hammer() -> None:
             while time.monotonic() < end:
                 decision = await api.hit("k")
                 if decision.allowed:
-                    moments.append(round(decision.at * 1_000_000))
+                    times.append(round(decision.at * 1_000_000))
                 elif decision.by != "engine":
-                    # A locally cached refusal: retry exactly when it expires.
+                    # A denial from the local cache: retry exactly when it expires.
                     await asyncio.sleep(min(decision.retry_after, max(0.0, end - time.monotonic())))
 
         await asyncio.gather(*[hammer() for _ in range(4)])
-    print(json.dumps(moments), flush=True)
+    print(json.dumps(times), flush=True)
 
 
 asyncio.run(main())

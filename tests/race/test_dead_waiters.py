@@ -1,4 +1,4 @@
-"""Waiters that died cost one offer window each, and no more, however the living sleep."""
+"""Each dead waiter delays the queue by one offer window at most."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def acquire(now, ticket):
 
 @pytest.mark.parametrize("dead", [1, 2, 3, 5, 8])
 def test_each_dead_waiter_delays_the_queue_by_one_offer_window(dead):
-    """A holder and the waiters behind it are killed; the live waiter polls exactly when the reply tells it to."""
+    """The holder and the waiters behind it are dead; the live waiter polls at the times that the replies name."""
     now = 10**15
     state = step(None, acquire(now, "holder"), now).state
     for i in range(dead):
@@ -32,7 +32,9 @@ def test_each_dead_waiter_delays_the_queue_by_one_offer_window(dead):
 
 
 def play(dead, living, *, hints):
-    """Waiters that die as soon as they hold, in simulated time; answers the order of service and how long it took."""
+    """Simulate a queue of dead and live waiters; a live one never releases. Returns the order in which the live waiters
+    were served, and the simulated seconds.
+    """
     start = now = 10**15
     state = step(None, acquire(now, "holder"), now).state
     for i in range(dead):
@@ -66,7 +68,7 @@ def test_live_waiters_behind_dead_ones_are_served_in_order(living):
 @pytest.mark.parametrize("dead", [0, 3])
 @pytest.mark.parametrize("living", [1, 2, 3, 10])
 def test_all_waiters_are_served_when_every_hint_is_lost(dead, living):
-    """Hints shorten waiting; nothing may depend on one."""
+    """Hints only shorten the wait: a waiter also polls."""
     served, seconds = play(dead, living, hints=False)
     assert sorted(served) == sorted(f"alive-{i}" for i in range(living))
     assert seconds <= 12 * (dead + living + 1)

@@ -1,18 +1,11 @@
 """Eight processes and a few locks under kills, pauses, restarts and network faults: every history is legal."""
 
 import os
-from contextlib import ExitStack
 
 import pytest
 
-from backstay.testing.plugin import started_or_skip
-from backstay.testing.proxy import FaultProxy
-from backstay.testing.servers import RedisServer
-from backstay.testing.servers.ports import lasting_port
-from backstay.testing.servers.postgres import PostgresServer
-from support.nemeses.nemesis import Cut, Kill, Pause, Restart
-from support.nemeses.postgres import Crash, Standstill
-from support.race import QUICK, Race
+from support.races.engines import assert_faults_were_injected, race_engine
+from support.races.lock_race import LockRace
 
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
@@ -21,51 +14,18 @@ SOAK = float(os.environ.get("BACKSTAY_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 
 
-DONE = {
-    "kill": ["kills"],
-    "pause": ["pauses"],
-    "restart": ["restarts"],
-    "faults": ["faults"],
-    "crash": ["crashes", "ended"],
-    "standstill": ["standstills"],
-}
-
-
 def race(folder, kinds, *, seconds, on, aof=True, seed=SEED):
-    """A race on a new engine with these nemeses; prints its figures, claims that nothing was violated."""
-    with ExitStack() as stack:
-        nemeses = []
-        server = proxy = None
-        if on == "sqlite":
-            url = direct = f"sqlite:///{folder}/race.db"
-        else:
-            server = RedisServer(port=lasting_port(), aof=aof) if on == "redis" else PostgresServer()
-            stack.callback(server.stop)
-            started_or_skip(server)
-            direct = server.url
-            proxy = stack.enter_context(FaultProxy(server.port, seed=seed))
-            url = proxy.instead_of(server.url) + QUICK
-        for kind in kinds:
-            match kind:
-                case "kill":
-                    nemeses.append(Kill())
-                case "pause":
-                    nemeses.append(Pause(TTL))
-                case "restart":
-                    nemeses.append(Restart(server))
-                case "faults":
-                    nemeses.append(Cut(proxy))
-                case "crash":
-                    nemeses.append(Crash(server))
-                case "standstill":
-                    nemeses.append(Standstill(server))
-        result = Race(url, direct=direct, folder=folder, seconds=seconds, ttl=TTL, nemeses=nemeses, seed=seed).run()
+    """Run a race with these nemeses on a new engine, print its result, and assert that it has no violation."""
+    with race_engine(on, folder, seed, aof=aof) as engine:
+        nemeses = engine.nemeses(kinds, TTL)
+        result = LockRace(
+            engine.url, direct=engine.direct, folder=folder, seconds=seconds, ttl=TTL, nemeses=nemeses, seed=seed
+        ).run()
     where = on if aof else f"{on} without AOF"
     print(f"\n{where}, {'+'.join(kinds)}, {seconds:g} s: {result}")
     assert result.violations == []
     assert result.report.grants > seconds
-    for kind in kinds:
-        assert sum(result.troubles[done] for done in DONE[kind]) > 0
+    assert_faults_were_injected(result.faults, kinds)
     return result
 
 

@@ -1,24 +1,24 @@
-"""The checker must be able to fail: every claim is shown a history that breaks it, and one that does not."""
+"""The history checker finds each kind of violation, and accepts similar histories without one."""
 
-from backstay.testing.histories.history import Amnesia, Diary, Event, check, read
-from backstay.testing.histories.order import Snapshot, Waiting
+from backstay.testing.histories.history import Amnesia, HistoryEvent, HistoryWriter, check, read
+from backstay.testing.histories.order import QueuedWaiter, Snapshot
 
 
 def asked(who, t, name="x"):
-    return Event("asked", name, who, t, {})
+    return HistoryEvent("asked", name, who, t, {})
 
 
 def granted(who, t, *, fence, until, sent=None, at=None, name="x"):
     facts = {"fence": fence, "sent": t - 0.01 if sent is None else sent, "deadline": until, "at": at or fence}
-    return Event("granted", name, who, t, facts)
+    return HistoryEvent("granted", name, who, t, facts)
 
 
 def leaving(who, t, *, until, lost="", name="x"):
-    return Event("leaving", name, who, t, {"deadline": until, "lost": lost})
+    return HistoryEvent("leaving", name, who, t, {"deadline": until, "lost": lost})
 
 
 def held(who, start, end, *, fence, name="x"):
-    """A whole attempt, left in good time."""
+    """Return the events of an attempt that leaves before its lease ends."""
     until = end + 10
     return [
         asked(who, start - 0.1, name),
@@ -88,7 +88,7 @@ def test_a_fence_that_goes_back_is_found():
 
 
 def test_a_fence_that_goes_back_in_the_engines_time_is_found():
-    """Even when the two crossed, so that no observer could tell their order."""
+    """Also when the two requests overlap, so that no client can know their order."""
     grants = [granted("a", 5, sent=1, fence=11, at=100, until=2), granted("b", 3, fence=10, at=101, until=4)]
     (found,) = violations(*grants)
     assert "granted before a smaller one" in found
@@ -100,7 +100,7 @@ def test_a_fence_that_goes_back_far_apart_is_found():
 
 
 def test_fences_of_overlapping_grants_are_not_compared():
-    """The older grant was known late, by a process that had been paused; nothing went back."""
+    """A paused process received the older grant late; the fences were granted in order."""
     paused = granted("a", 5, sent=1, fence=10, until=2)
     assert violations(paused, *held("b", 3, 4, fence=11)) == []
 
@@ -117,21 +117,21 @@ def test_a_lease_lost_before_its_time_is_found():
 
 
 def test_not_owner_before_the_deadline_is_found():
-    said = Event("not_owner", "x", "a", 2, {"deadline": 9, "says": "LOGIC ERROR"})
-    (found,) = violations(granted("a", 1, fence=10, until=9), said)
+    refusal = HistoryEvent("not_owner", "x", "a", 2, {"deadline": 9, "says": "LOGIC ERROR"})
+    (found,) = violations(granted("a", 1, fence=10, until=9), refusal)
     assert "released in time and got NotOwner" in found
 
 
 def test_not_owner_after_the_deadline_is_fine():
-    said = Event("not_owner", "x", "a", 10, {"deadline": 9, "says": "LOGIC ERROR"})
-    assert violations(granted("a", 1, fence=10, until=9), said) == []
+    refusal = HistoryEvent("not_owner", "x", "a", 10, {"deadline": 9, "says": "LOGIC ERROR"})
+    assert violations(granted("a", 1, fence=10, until=9), refusal) == []
 
 
 def test_an_overlap_observed_by_a_contender_is_found():
-    assert violations(Event("stray", "x", "a", 1, {"what": "a bug"})) == ["x: a: a bug"]
-    saw = [granted("a", 1, fence=1, until=9), Event("overlap", "x", "a", 3, {"what": "b wrote beside a"})]
-    assert violations(*saw) == ["x: a: b wrote beside a"]
-    assert violations(*saw, amnesia=[Amnesia(2, at=1)]) == []
+    assert violations(HistoryEvent("stray", "x", "a", 1, {"what": "a bug"})) == ["x: a: a bug"]
+    overlap = [granted("a", 1, fence=1, until=9), HistoryEvent("overlap", "x", "a", 3, {"what": "b wrote beside a"})]
+    assert violations(*overlap) == ["x: a: b wrote beside a"]
+    assert violations(*overlap, amnesia=[Amnesia(2, at=1)]) == []
 
 
 def test_amnesia_excuses_only_holders_granted_before_it():
@@ -152,11 +152,12 @@ def test_a_grant_made_before_the_amnesia_may_be_reported_after_it():
 
 
 def test_a_queue_served_out_of_order_is_found():
-    """The rules of the order have their own tests: test_order_checker.py."""
-    first, second = Waiting("a", 1, 1), Waiting("b", 2, 2)
-    looks = [Snapshot("x", 100, ("h",), (first, second)), Snapshot("x", 110, ("b",), (first,))]
-    assert violations(granted("b", 1, fence=105, until=2), snapshots=looks) == ["x: b was served past a, which waited"]
-    assert violations(granted("b", 1, fence=105, until=2, name="y"), snapshots=looks) == []
+    """`test_order_checker.py` tests the rules of the order in detail."""
+    first, second = QueuedWaiter("a", 1, 1), QueuedWaiter("b", 2, 2)
+    snapshots = [Snapshot("x", 100, ("h",), (first, second)), Snapshot("x", 110, ("b",), (first,))]
+    grant = granted("b", 1, fence=105, until=2)
+    assert violations(grant, snapshots=snapshots) == ["x: b was served past a, which waited"]
+    assert violations(granted("b", 1, fence=105, until=2, name="y"), snapshots=snapshots) == []
 
 
 def test_an_engine_that_shows_two_holders_is_found():
@@ -166,21 +167,21 @@ def test_an_engine_that_shows_two_holders_is_found():
     assert violations(snapshots=snapshots, permits={"x": 2}) == []
 
 
-def test_a_ghost_is_found():
-    """A late copy of an acquire took the lock again for an attempt that had released it."""
-    released = Event("released", "x", "a", 2, {"idempotent": False})
+def test_a_lock_that_is_held_again_after_its_release_is_found():
+    """A late copy of an acquire would take the lock again for an attempt that has released it."""
+    released = HistoryEvent("released", "x", "a", 2, {"idempotent": False})
     before, after = (Snapshot("x", n, ("a",), (), t=t) for n, t in ((1, 1.5), (2, 2.5)))
     attempt = held("a", 1, 1.9, fence=1)
     assert violations(*attempt, released, snapshots=[before]) == []
     (found,) = violations(*attempt, released, snapshots=[before, after])
     assert "a had released and came back" in found
     assert violations(*attempt, released, snapshots=[before, after], amnesia=[Amnesia(2.2, at=2)]) == []
-    queued = Snapshot("x", 2, ("b",), (Waiting("a", 1, 1),), t=2.5)
+    queued = Snapshot("x", 2, ("b",), (QueuedWaiter("a", 1, 1),), t=2.5)
     assert violations(*attempt, released, snapshots=[queued])
 
 
 def test_a_line_truncated_by_a_kill_is_skipped(tmp_path):
-    diary = Diary(tmp_path, "p1")
+    diary = HistoryWriter(tmp_path, "p1")
     diary.note("asked", "x", "a")
     diary.note("granted", "x", "a", fence=1, sent=0.0, deadline=1.0, at=1)
     diary.close()
@@ -190,6 +191,6 @@ def test_a_line_truncated_by_a_kill_is_skipped(tmp_path):
 
 
 def test_the_report_counts_the_events():
-    events = [*held("a", 1, 2, fence=10), asked("b", 1), Event("refused", "x", "b", 4, {"why": "LockTimeout"})]
+    events = [*held("a", 1, 2, fence=10), asked("b", 1), HistoryEvent("refused", "x", "b", 4, {"why": "LockTimeout"})]
     report = check(sorted(events, key=lambda e: e.t))
     assert (report.asked, report.grants, report.refused, report.longest_wait) == (2, 1, 1, 3)

@@ -15,8 +15,9 @@ from backstay.testing.waiting import eventually
 pytestmark = [pytest.mark.race, pytest.mark.slow]
 
 PROCESSES, CALLS = 5, 10
-#: Ten calls at once on one of the two APIs. The function notes its process in a file, and waits for another file.
-CROWD = """
+#: A program that makes ten concurrent calls on one of the two APIs. The called function writes its process id to the
+#: file `ran`, and returns when the file `go` exists.
+CALLERS = """
 import asyncio, os, sys, threading, time
 from pathlib import Path
 import backstay, backstay.sync
@@ -62,13 +63,13 @@ print(*outcomes, sep="\\n", flush=True)
 
 
 class Crowd:
-    """The five processes, and what their function has noted."""
+    """The five processes, and the file in which their function records each run."""
 
     def __init__(self, url, namespace, folder):
         self.folder = folder
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-c", CROWD, "async" if i % 2 else "threads", url, namespace, str(folder)],
+                [sys.executable, "-c", CALLERS, "async" if i % 2 else "threads", url, namespace, str(folder)],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -84,7 +85,7 @@ class Crowd:
         return next(p for p in self.processes if p.pid == self.ran()[-1])
 
     def finish(self):
-        """Let the function end; the outcomes of every process."""
+        """Let the function return, and return the outcomes that each process got."""
         (self.folder / "go").touch()
         return {p.pid: p.communicate(timeout=60)[0].splitlines() for p in self.processes}
 
@@ -98,14 +99,14 @@ def crowd(shared_url, namespace, tmp_path):
         process.communicate()
 
 
-def all_waiting(url, namespace, count):
+def wait_for_waiters(url, namespace, count):
     with sync.Backstay(url, namespace=namespace) as stay:
         assert eventually(lambda: stay.idempotency.inspect("charge").waiters >= count, 60)
 
 
 def test_fifty_calls_in_five_processes_run_once_and_share_the_result(crowd, shared_url, namespace):
     owner = crowd.owner()
-    all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
+    wait_for_waiters(shared_url, namespace, PROCESSES * CALLS - 1)
     outcomes = crowd.finish()
     assert crowd.ran() == [owner.pid]
     assert outcomes == {p.pid: [f"outcome of {owner.pid}"] * CALLS for p in crowd.processes}
@@ -113,7 +114,7 @@ def test_fifty_calls_in_five_processes_run_once_and_share_the_result(crowd, shar
 
 def test_exactly_one_caller_takes_over_from_a_killed_owner(crowd, shared_url, namespace):
     first = crowd.owner()
-    all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
+    wait_for_waiters(shared_url, namespace, PROCESSES * CALLS - 1)
     first.kill()
     assert eventually(lambda: len(crowd.ran()) == 2, 60)
     second = crowd.owner()
@@ -126,7 +127,7 @@ def test_exactly_one_caller_takes_over_from_a_killed_owner(crowd, shared_url, na
 
 def test_a_paused_owner_that_resumes_cannot_overwrite_the_outcome(crowd, shared_url, namespace):
     first = crowd.owner()
-    all_waiting(shared_url, namespace, PROCESSES * CALLS - 1)
+    wait_for_waiters(shared_url, namespace, PROCESSES * CALLS - 1)
     os.kill(first.pid, signal.SIGSTOP)
     assert eventually(lambda: len(crowd.ran()) == 2, 60)
     second = crowd.owner()

@@ -1,4 +1,4 @@
-"""Processes that meet at the same moment on one job store: what must happen once happens once."""
+"""Several processes send the same operation to one job store at the same moment: it takes effect once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from backstay.engine.base import Ping
+from backstay.job.exchange import Claim, ExchangeCommand
 from backstay.job.ids import Ids
-from backstay.job.model import Claim, ExchangeCommand, NewJob
+from backstay.job.model import NewJob
 from backstay.job.store import JOB_STORE
 from backstay.runtime.flows import run
 
@@ -19,12 +20,13 @@ pytestmark = [pytest.mark.race, pytest.mark.slow]
 
 
 def short_or_soak(short, long):
+    """Parametrize a test with its number of rounds: `short` in CI, `long` as a soak test."""
     soak = pytest.param(long, id="soak", marks=[pytest.mark.soak, pytest.mark.timeout(1800)])
     return pytest.mark.parametrize("rounds", [pytest.param(short, id="ci"), soak])
 
 
 class Store:
-    """The store of a Backstay, asked from this process."""
+    """Sends operations to the job store of a Backstay from this process."""
 
     def __init__(self, stay):
         core = stay._core
@@ -32,15 +34,12 @@ class Store:
         self._store = core.services.get(JOB_STORE)
         self._seq = 0
 
-    def ask(self, verb, *args, **named):
+    def apply(self, verb, *args, **named):
         return run(self._port.apply(getattr(self._store, verb)(*args, **named)))
 
-    def ask_engine(self, op):
-        return run(self._port.apply(op))
-
     def claim(self, want, labels=()):
-        """Up to so many."""
-        self._engine.correct_clock(self.ask_engine(Ping()))
+        """Claim up to `want` jobs."""
+        self._engine.correct_clock(run(self._port.apply(Ping())))
         self._seq += 1
         command = ExchangeCommand(
             shard=0,
@@ -51,7 +50,7 @@ class Store:
             claim=Claim(want=want, labels=labels, lease=600_000_000),
             not_after=self._engine.now() + 60_000_000,
         )
-        reply = self.ask("exchange", command)
+        reply = self.apply("exchange", command)
         assert not reply.expired
         return reply.jobs
 
@@ -69,12 +68,12 @@ def store(connect, shared_url):
 
 @pytest.fixture
 def race(shared_url, namespace, tmp_path):
-    """Run the given number of racers in one role and return what each printed at its end."""
+    """`race(role, racers, rounds)` runs racers and returns the counts that each prints at its end."""
 
     def start(role, racers, rounds):
-        (tmp_path / "line").write_bytes(bytes(8 * racers))
+        (tmp_path / "barrier").write_bytes(bytes(8 * racers))
         program = [sys.executable, str(Path(__file__).with_name("job_racer.py"))]
-        crowd = [
+        processes = [
             subprocess.Popen(
                 [*program, role, shared_url, namespace, str(tmp_path), str(place), str(racers), str(rounds)],
                 stdout=subprocess.PIPE,
@@ -83,9 +82,9 @@ def race(shared_url, namespace, tmp_path):
             for place in range(racers)
         ]
         try:
-            return [json.loads(racer.communicate(timeout=60 + rounds)[0]) for racer in crowd]
+            return [json.loads(racer.communicate(timeout=60 + rounds)[0]) for racer in processes]
         finally:
-            for racer in crowd:
+            for racer in processes:
                 racer.kill()
                 racer.communicate()
 
@@ -112,38 +111,38 @@ def test_two_blockers_that_end_at_the_same_moment_start_their_dependent_once(sto
                 NewJob(id=after, type="after", after=(left, right)),
             ]
             expected[after] = {left: b"0", right: b"1"}
-        store.ask("enqueue", 0, jobs)
-        told = race("finish_blockers", 2, batch)
-        assert [racer["finished"] for racer in told] == [batch, batch]
-        assert sum(racer["ready"] for racer in told) == batch
-        taken = store.claim_all()
-        assert {job.id: job.upstream for job in taken} == expected
-        assert len(taken) == batch
+        store.apply("enqueue", 0, jobs)
+        counts = race("finish_blockers", 2, batch)
+        assert [racer["finished"] for racer in counts] == [batch, batch]
+        assert sum(racer["ready"] for racer in counts) == batch
+        claimed = store.claim_all()
+        assert {job.id: job.upstream for job in claimed} == expected
+        assert len(claimed) == batch
         started += batch
 
 
 @short_or_soak(20, 500)
 def test_fifty_concurrent_enqueues_of_a_unique_job_create_one(store, race, rounds):
-    told = race("ask_for_one", 5, rounds)
-    assert sum(racer["made"] for racer in told) == rounds
-    taken = [job.id for job in store.claim_all()]
-    assert len(taken) == rounds
+    counts = race("enqueue_unique", 5, rounds)
+    assert sum(racer["made"] for racer in counts) == rounds
+    claimed = [job.id for job in store.claim_all()]
+    assert len(claimed) == rounds
     for turn in range(rounds):
-        assert len({id_ for racer in told for id_ in racer["answers"][turn]}) == 1
-    assert {id_ for racer in told for answer in racer["answers"] for id_ in answer} == set(taken)
+        assert len({id_ for racer in counts for id_ in racer["ids"][turn]}) == 1
+    assert {id_ for racer in counts for ids in racer["ids"] for id_ in ids} == set(claimed)
 
 
 @short_or_soak(50, 2000)
 def test_five_schedulers_make_one_job_for_each_tick(store, race, rounds):
-    told = race("tick", 5, rounds)
-    assert sum(racer["made"] for racer in told) == rounds
+    counts = race("tick", 5, rounds)
+    assert sum(racer["made"] for racer in counts) == rounds
     assert len(store.claim_all()) == rounds
 
 
 @short_or_soak(20, 500)
 def test_a_thousand_unclaimable_jobs_hide_no_claimable_job(store, race, rounds):
-    store.ask("enqueue", 0, [NewJob(id=id_, type="gpu", labels=("gpu",), priority=9) for id_ in new_ids(1000)])
-    told = race("take_one", 3, rounds)
-    taken = [id_ for racer in told for id_ in racer["taken"]]
-    assert len(taken) == len(set(taken)) == rounds
+    store.apply("enqueue", 0, [NewJob(id=id_, type="gpu", labels=("gpu",), priority=9) for id_ in new_ids(1000)])
+    counts = race("claim_behind_labels", 3, rounds)
+    claimed = [id_ for racer in counts for id_ in racer["claimed"]]
+    assert len(claimed) == len(set(claimed)) == rounds
     assert len(store.claim_all(labels=("gpu",))) == 1000

@@ -1,4 +1,4 @@
-"""Python and n8n's Redis nodes race for one scope, in processes of their own: never two at once, and all are served."""
+"""Processes of Python and of n8n's Redis nodes compete for one scope: one holds it at a time, and all are served."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ import sys, time
 from backstay.sync import Backstay
 url, scope, path = sys.argv[1:4]
 rounds, hold, poll = int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6])
-with Backstay(url) as stay, open(path, "a") as book:
+with Backstay(url) as stay, open(path, "a") as journal:
     for _ in range(rounds):
         with stay.lock(scope, wire="n8n", ttl=60, wait=90, poll=poll):
             begin = time.monotonic_ns()
             time.sleep(hold)
             end = time.monotonic_ns()
-        book.write(f"{begin} {end}\\n")
+        journal.write(f"{begin} {end}\\n")
 """
 
 
 def turns(paths):
+    """Return the (begin, end) of every hold, in order of time."""
     found = [tuple(map(int, line.split())) for path in paths for line in path.read_text().splitlines()]
     return sorted(found)
 
@@ -70,8 +71,8 @@ def test_backstay_and_n8n_exclude_each_other_and_all_are_served(backstay_redis, 
 
 @pytest.mark.parametrize("victim", ["python", "n8n"])
 def test_a_killed_holder_blocks_the_scope_for_its_ttl_only(backstay_redis, namespace, tmp_path, processes, victim):
-    """A kill sends no release: only the TTL frees the scope, for both clients."""
-    path = tmp_path / "book"
+    """A killed process sends no release, so only the TTL frees the scope for both kinds of clients."""
+    path = tmp_path / "journal"
     args = [backstay_redis.url, namespace, str(path), "1", "60", "0.02"]
     program = ["-c", PYTHON.replace("ttl=60", "ttl=1.5")] if victim == "python" else [n8n_nodes.__file__]
     dying = subprocess.Popen([sys.executable, *program, *args])

@@ -4,26 +4,27 @@ import pytest
 from faulty_machines import FAULTY_MACHINES, install_fault
 from simulated_race import SECOND, SimulatedRace
 
-TROUBLES = {
-    "awake": {"sleepy": 0.0},
-    "sleepy": {"sleepy": 0.04},
-    "deaf and sleepy": {"deaf": 0.5, "sleepy": 0.04},
+OFTEN, RARELY = (5000,), (50_000, SECOND, 5 * SECOND)
+FAULTS = {
+    "no pauses": {"pauses": 0.0},
+    "pauses": {"pauses": 0.04},
+    "lost hints and pauses": {"lost_hints": 0.5, "pauses": 0.04},
     "failovers": {"failovers": 5},
-    "failovers, deaf and sleepy": {"failovers": 5, "deaf": 0.5, "sleepy": 0.04},
-    "failovers under constant watch": {"failovers": 5, "sleepy": 0.04, "look": (5000,)},
-    "mute": {"mute": 0.3, "sleepy": 0.02},
-    "mute under constant watch": {"mute": 0.3, "sleepy": 0.02, "look": (5000,)},
-    "mute, seldom a look": {"mute": 0.3, "sleepy": 0.02, "look": (50_000, SECOND, 5 * SECOND)},
-    "seldom a look": {"deaf": 0.5, "sleepy": 0.04, "look": (50_000, SECOND, 5 * SECOND)},
+    "failovers, lost hints and pauses": {"failovers": 5, "lost_hints": 0.5, "pauses": 0.04},
+    "failovers, frequent snapshots": {"failovers": 5, "pauses": 0.04, "intervals": OFTEN},
+    "lost replies": {"lost_replies": 0.3, "pauses": 0.02},
+    "lost replies, frequent snapshots": {"lost_replies": 0.3, "pauses": 0.02, "intervals": OFTEN},
+    "lost replies, rare snapshots": {"lost_replies": 0.3, "pauses": 0.02, "intervals": RARELY},
+    "lost hints, rare snapshots": {"lost_hints": 0.5, "pauses": 0.04, "intervals": RARELY},
 }
 
 
-@pytest.mark.parametrize("troubles", TROUBLES)
+@pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("permits", [1, 2])
-def test_the_checker_reports_no_violation_of_the_correct_machine(permits, troubles):
+def test_the_checker_reports_no_violation_of_the_correct_machine(permits, faults):
     grants = 0
     for seed in range(8):
-        race = SimulatedRace(seed, permits, **TROUBLES[troubles])
+        race = SimulatedRace(seed, permits, **FAULTS[faults])
         report = race.run()
         assert report.violations == [], f"seed {seed}"
         grants += report.grants
@@ -35,6 +36,6 @@ def test_the_checker_reports_no_violation_of_the_correct_machine(permits, troubl
 def test_the_checker_finds_every_faulty_machine(monkeypatch, kind, failovers):
     install_fault(kind, monkeypatch.setattr)
     found = [
-        bool(SimulatedRace(seed, 1 + seed % 2, failovers=failovers, sleepy=0.02).run().violations) for seed in range(10)
+        bool(SimulatedRace(seed, 1 + seed % 2, failovers=failovers, pauses=0.02).run().violations) for seed in range(10)
     ]
     assert sum(found) >= 5

@@ -43,7 +43,7 @@ def counts(url, processes, seconds):
 
 
 def test_three_processes_on_one_file_get_comparable_shares(tmp_path):
-    """At rest each gets nine tenths of the best; a third is what a machine busy with other things must leave."""
+    """On an idle machine the slowest process gets nine tenths of the fastest; a third is allowed for a busy one."""
     shares = counts(f"sqlite:///{tmp_path}/shared.db", 3, 3)
     print(f"\nlock pairs in 3 s: {shares}")
     assert shares[0] * 3 >= shares[-1], shares

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.race]
 
 HANGING = """
 import asyncio, signal, sys, threading
-from support.stacks import tell_on
+from support.stacks import dump_stacks_on
 
 def idle_thread():
     threading.Event().wait()
@@ -26,29 +26,29 @@ async def inner():
 async def outer():
     await inner()
 
-async def main(says):
-    tell_on(signal.SIGUSR1, asyncio.get_running_loop())
+async def main(last):
+    dump_stacks_on(signal.SIGUSR1, asyncio.get_running_loop())
     hanging = asyncio.create_task(outer(), name="hangs")
     await asyncio.sleep(0)
-    if says:
+    if last:
         print("ready", flush=True)
         await hanging
 
-tell_on(signal.SIGUSR1)
+dump_stacks_on(signal.SIGUSR1)
 threading.Thread(target=idle_thread, daemon=True).start()
 asyncio.run(main(False))
 asyncio.run(main(True))
 """
 BLOCKED = """
 import signal, time
-from support.stacks import tell_on
+from support.stacks import dump_stacks_on
 
-def stands():
+def blocked():
     print("ready", flush=True)
     time.sleep(60)
 
-tell_on(signal.SIGUSR1)
-stands()
+dump_stacks_on(signal.SIGUSR1)
+blocked()
 """
 
 
@@ -56,13 +56,13 @@ stands()
     ("script", "words"),
     [
         (HANGING, ["idle_thread", "Task hangs:", "in outer", "in inner", "waits for <Future pending"]),
-        (BLOCKED, ["in stands"]),
+        (BLOCKED, ["in blocked"]),
     ],
-    ids=["a loop that turns", "no loop"],
+    ids=["with a running loop", "without a loop"],
 )
 def test_a_hanging_process_dumps_its_stacks_and_keeps_running(tmp_path, script, words):
-    said = tmp_path / "stderr"
-    with said.open("wb") as errors:
+    output = tmp_path / "stderr"
+    with output.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=errors, env=child_environment()
         )
@@ -70,7 +70,9 @@ def test_a_hanging_process_dumps_its_stacks_and_keeps_running(tmp_path, script, 
         assert process.stdout.readline() == b"ready\n"
         for nth in (1, 2):
             process.send_signal(signal.SIGUSR1)
-            assert eventually(lambda n=nth: all(said.read_text().count(word) >= n for word in words)), said.read_text()
+            assert eventually(lambda n=nth: all(output.read_text().count(word) >= n for word in words)), (
+                output.read_text()
+            )
         assert process.poll() is None
     finally:
         process.kill()

@@ -14,11 +14,11 @@ from support.event_loop import on_a_loop
 class Part:
     """A background part that counts its ticks."""
 
-    def __init__(self, every=60.0, fails=0, answer=None):
+    def __init__(self, every=60.0, fails=0, delay=None):
         self.telemetry = Telemetry()
         self.ticks = 0
         self.fails = fails
-        self.answer = answer
+        self.delay = delay
         self.ticked = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -32,7 +32,7 @@ class Part:
             raise RuntimeError("not yet")
         await self.gate.wait()
         self.ended += 1
-        return self.answer
+        return self.delay
 
     async def next(self):
         await asyncio.wait_for(self.ticked.wait(), WITHIN)
@@ -69,7 +69,7 @@ async def test_starting_twice_makes_one_loop_and_stopping_twice_is_safe():
 
 @on_a_loop
 async def test_a_tick_may_return_the_delay_until_the_next_one():
-    part = Part(answer=0.0)
+    part = Part(delay=0.0)
     part.loop.start()
     for _ in range(3):
         await part.next()

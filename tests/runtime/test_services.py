@@ -69,7 +69,8 @@ def test_services_are_flushed_before_any_is_closed(services):
     unused = Service("unused", lambda _: 3, flush=flush)
     services.get(first)
     services.get(second)
-    run(services.close())
+    run(services.flush())
+    services.close()
     assert done == ["flush 2", "close 1"]
     assert services.find(unused) is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.server_site import serving
+from support.server.site import serving
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from backstay.server.settings import ServerSettings
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import eventually
-from support.server_calls import command, create, finish, listening, start
-from support.server_site import serving
+from support.server.calls import command, create, finish, listening, start
+from support.server.site import serving
+from support.servers import running
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
@@ -18,11 +18,8 @@ pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 @pytest.fixture
 def redis():
     """A Redis for this test alone that keeps its data over a restart."""
-    server = RedisServer(port=lasting_port(), aof=True)
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(RedisServer(port=reserve_port(), aof=True)) as server:
+        yield server
 
 
 def test_a_killed_engine_is_503_and_loses_nothing(redis):

@@ -6,10 +6,10 @@ import pytest
 
 from backstay.errors import EngineUnavailable
 from backstay.job.ids import shard_of
-from backstay.server.events.sources import AllSource, RunSource, position
+from backstay.server.events.sources import AllRunsSource, RunSource, parse_position
 from backstay.workflow import flows
-from support.server_calls import carry_out, create, listening, start
-from support.server_site import serving
+from support.server.calls import create, finish_ci, listening, start
+from support.server.site import serving
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def fail_once(monkeypatch, store, verb, when=lambda *_: True):
 def test_an_engine_failure_between_shards_loses_no_event(two_shards, monkeypatch):
     server = two_shards.server
     count = sum(run["events"] for run in two_shards.get("/api/runs").json())
-    source = AllSource(server, server.event_renderer, position("0", 2))
+    source = AllRunsSource(server, server.event_renderer, parse_position("0", 2))
     fail_once(monkeypatch, server.store, "events", lambda shard, *_: shard == 1)
     with pytest.raises(EngineUnavailable):
         two_shards.do(source.poll())
@@ -68,7 +68,7 @@ def test_an_event_names_its_workflow_after_an_engine_failure(any_site, monkeypat
     server = any_site.server
     for source in (
         RunSource(server, server.event_renderer, run, 0),
-        AllSource(server, server.event_renderer, position("0", 1)),
+        AllRunsSource(server, server.event_renderer, parse_position("0", 1)),
     ):
         server.run_lookup._plans.clear()
         fail_once(monkeypatch, server.store, "get_run")
@@ -77,7 +77,7 @@ def test_an_event_names_its_workflow_after_an_engine_failure(any_site, monkeypat
         page = any_site.do(source.poll())
         assert len(page.events) == any_site.get(f"/api/runs/{run}").json()["events"]
         assert all(b'"workflow_id":"ci"' in event for event in page.events)
-    carry_out(any_site)
+    finish_ci(any_site)
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -112,7 +112,8 @@ def test_backoff_and_timeout_of_a_runs_job_reach_http_workers(tmp_path):
     with serving(f"sqlite:///{tmp_path / 'backstay.db'}", prepare=prepare) as site:
         assert start(site, "hole").status_code == 202
         got = {job["job_id"]: job for job in (site.claim()["job"], site.claim()["job"])}
-        assert got["dig"]["timeout_secs"] == 9
-        assert got["dig"]["retry_policy"] == {"max_retries": 3, "backoff": {"Fixed": {"delay_secs": 7}}}
-        assert got["dig-2"]["timeout_secs"] == 0
-        assert got["dig-2"]["retry_policy"]["backoff"] == {"Fixed": {"delay_secs": 8}}
+        assert (got["dig"]["timeout_secs"], got["dig"]["timeout_ms"]) == (9, 9000)
+        fixed = {"Fixed": {"delay_secs": 7, "delay_ms": 7000}}
+        assert got["dig"]["retry_policy"] == {"max_retries": 3, "backoff": fixed}
+        assert (got["dig-2"]["timeout_secs"], got["dig-2"]["timeout_ms"]) == (0, 0)
+        assert got["dig-2"]["retry_policy"]["backoff"]["Fixed"]["delay_secs"] == 8

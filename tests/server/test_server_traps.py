@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backstay.testing.waiting import eventually
-from support.server_calls import command, create, finish, listening, start, statuses
-from support.server_site import serving
+from support.server.calls import command, create, finish, listening, start, statuses
+from support.server.site import serving
 
 ODD = {"text": "größe\u2028\x00", "none": None, "empty": [{}, []], "large": 2**63 - 1, "small": -0.5, "yes": True}
 ONE = """\
@@ -38,7 +38,7 @@ def test_cancelled_jobs_at_the_head_hide_no_other_job(any_site):
 
 def test_retries_keep_a_jobs_arguments_and_labels(any_site):
     job = any_site.enqueue(args=ODD, labels=["日本"], retries=5)
-    for attempt in (1, 2, 3):
+    for attempt in (0, 1, 2):
         found = any_site.claim(labels=["日本", "other"], wait_secs=20)
         assert (found["job"]["uid"], found["job"]["attempt"], found["job"]["args"]) == (job, attempt, ODD)
         assert found["job"]["required_labels"] == ["日本"]
@@ -67,7 +67,7 @@ def test_a_renewal_without_ownership_is_refused(any_site):
     for wrong in (f"{own}.{int(fence) + 1}", f"{own}.{int(fence) - 1}", f"{own}.0"):
         assert any_site.post(f"/api/jobs/{wrong}/heartbeat", {"ttl_secs": 60}).status_code == 409
     other = any_site.claim("w2", wait_secs=20)
-    assert (other["job"]["uid"], other["job"]["attempt"]) == (job, 2)
+    assert (other["job"]["uid"], other["job"]["attempt"]) == (job, 1)
     assert any_site.post(f"/api/jobs/{lease}/heartbeat", {"ttl_secs": 60}).status_code == 409
     assert any_site.post(f"/api/jobs/{other['lease']['lease_id']}/heartbeat").status_code == 200
 

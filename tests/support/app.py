@@ -9,7 +9,7 @@ import pytest
 
 from backstay import Backstay
 from backstay.job.store import JOB_STORE
-from backstay.testing.waiting import soon
+from backstay.testing.waiting import WITHIN, soon
 
 REDIS = pytest.param("redis", marks=pytest.mark.redis)
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -20,7 +20,7 @@ KINDS = ["memory", "sqlite", REDIS, SHARDS, POSTGRES]
 
 #: The job stores without shards. In these, a rate and a unique key apply to all jobs, the jobs of a chain may have any
 #: concurrency or unique key, and a batch is stored in one transaction.
-ONE_PLACE = [kind for kind in KINDS if kind is not SHARDS]
+UNSHARDED = [kind for kind in KINDS if kind is not SHARDS]
 
 
 def url_of(kind, request):
@@ -40,14 +40,23 @@ async def fetch_job(stay, handle):
     return await core.port.apply(core.services.get(JOB_STORE).get(getattr(handle, "id", handle)))
 
 
-async def reaches(stay, handle, state, within=10.0):
+async def wait_for_state(stay, handle, state, within=10.0):
     """Wait until the job has this state, and return the job."""
 
-    async def there():
+    async def is_reached():
         return (await fetch_job(stay, handle)).state == state
 
-    assert await soon(there, within), await fetch_job(stay, handle)
+    assert await soon(is_reached, within), await fetch_job(stay, handle)
     return await fetch_job(stay, handle)
+
+
+async def wait_until(condition, within=WITHIN):
+    """Wait until `condition()` returns a true value, and fail the test otherwise."""
+
+    async def is_true():
+        return condition()
+
+    assert await soon(is_true, within)
 
 
 @contextlib.asynccontextmanager
@@ -63,5 +72,5 @@ async def working(stay, **options):
         await asyncio.wait_for(task, 30)
 
 
-def open_app(url, namespace):
-    return Backstay(url, namespace=namespace)
+def open_app(url, namespace, **options):
+    return Backstay(url, namespace=namespace, **options)

@@ -25,11 +25,11 @@ from backstay.testing.waiting import WITHIN
 PATIENCE = WITHIN
 
 
-def eventually(claim: Callable[[], Any], what: str) -> Any:
-    """Wait until `claim()` returns a true value, and return that value. Fails the test with `what` after a timeout."""
+def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until `condition()` returns a true value, and return it. After a timeout, fail the test with `what`."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        if found := claim():
+        if found := condition():
             return found
         time.sleep(0.01)
     pytest.fail(f"never happened: {what}")
@@ -91,14 +91,14 @@ class Cli:
     def waiting(self, name: str, *args: str, waiters: int = 1, **options: Any) -> subprocess.Popen[str]:
         """Start `backstay lock` and wait until the queue has `waiters` waiters."""
         process = self.start("lock", name, *args, **options)
-        eventually(lambda: self.look(name).waiter_count == waiters, f"{waiters} wait for {name}")
+        eventually(lambda: self.inspect(name).waiter_count == waiters, f"{waiters} wait for {name}")
         return process
 
-    def look(self, name: str) -> Inspection:
+    def inspect(self, name: str) -> Inspection:
         return self.backstay.locks.inspect(name)
 
     def is_free(self, name: str) -> bool:
-        return self.look(name).count == 0
+        return self.inspect(name).count == 0
 
     @property
     def backstay(self) -> Backstay:
@@ -133,15 +133,3 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait until the process exits. Returns its exit code, standard output and standard error."""
     out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
-
-
-def is_gone(pid: int) -> bool:
-    """Whether the process has exited. A zombie counts as exited: a small container may have no init that reaps it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True

@@ -1,4 +1,4 @@
-"""A short test of locks for any way to create a Backstay: acquire, wait, pass on, leave the queue, renew."""
+"""A short test of locks for any way to create a Backstay: acquire, wait, hand over, leave the queue, renew."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TTL = 3.0
 
 def renewals(stay):
     """Return a list to which each successful renewal of this Backstay is appended."""
-    seen = []
+    events = []
 
-    def note(event):
+    def record(event):
         if event.kind == "lease.renewed" and not event.facts["failed"]:
-            seen.append(event)
+            events.append(event)
 
-    stay.telemetry.subscribe(note)
-    return seen
+    stay.telemetry.subscribe(record)
+    return events
 
 
 def exercise_blocking(make):
@@ -35,16 +35,16 @@ def exercise_blocking(make):
         with pytest.raises(LockTimeout):
             two.lock("x").acquire(wait=0.05)
         assert not one.locks.inspect("x").queue
-        got = []
-        waiter = threading.Thread(target=lambda: got.append(two.lock("x", ttl=TTL).acquire(wait=WITHIN)))
+        leases = []
+        waiter = threading.Thread(target=lambda: leases.append(two.lock("x", ttl=TTL).acquire(wait=WITHIN)))
         waiter.start()
         assert eventually(lambda: len(one.locks.inspect("x").queue) == 1)
         assert not first.release().idempotent
         waiter.join(WITHIN)
-        (second,) = got
+        (second,) = leases
         assert second.fence > first.fence
-        seen = renewals(two)
-        assert eventually(lambda: len(seen) >= 4)  # by now the first TTL has passed
+        events = renewals(two)
+        assert eventually(lambda: len(events) >= 4)  # later than the first TTL
         second.check()
         assert one.locks.inspect("x").holders[0].lock_id == second.id
         assert not second.release().idempotent
@@ -58,23 +58,23 @@ async def exercise_async(make):
             return len((await one.locks.inspect("x")).queue) == count
 
         first = await one.lock("x", ttl=30).acquire(wait=0)
-        leaver = asyncio.create_task(two.lock("x").acquire(wait=WITHIN))
+        cancelled = asyncio.create_task(two.lock("x").acquire(wait=WITHIN))
         assert await soon(lambda: queued(1))
-        leaver.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await leaver
+            await cancelled
         assert await soon(lambda: queued(0))
         waiter = asyncio.create_task(two.lock("x", ttl=TTL).acquire(wait=WITHIN))
         assert await soon(lambda: queued(1))
         assert not (await first.release()).idempotent
         second = await asyncio.wait_for(waiter, WITHIN)
         assert second.fence > first.fence
-        seen = renewals(two)
+        events = renewals(two)
 
-        async def renewed():
-            return len(seen) >= 4
+        async def is_renewed():
+            return len(events) >= 4
 
-        assert await soon(renewed)
+        assert await soon(is_renewed)
         second.check()
         assert (await one.locks.inspect("x")).holders[0].lock_id == second.id
         assert not (await second.release()).idempotent

@@ -25,15 +25,15 @@ def array(*items: bytes) -> bytes:
 
 
 class Hangup(Exception):
-    """Raised by `answer` to send `last_words` and close the connection."""
+    """Raised by `answer` to send `last_bytes` and close the connection."""
 
-    def __init__(self, last_words: bytes = b"") -> None:
+    def __init__(self, last_bytes: bytes = b"") -> None:
         super().__init__()
-        self.last_words = last_words
+        self.last_bytes = last_bytes
 
 
 class FakeServer:
-    """Answers the handshake of clients like a Redis of `version`, and all other commands with `answer(command)`.
+    """Replies to the handshake of clients like a Redis of `version`, and to all other commands with `answer(command)`.
 
     `answer` returns the bytes to send, b"" for no reply, or None for +OK; it may raise `Hangup`. `greet` is called
     first, for every command including the handshake; if it returns bytes, they are the reply.
@@ -50,7 +50,7 @@ class FakeServer:
         self.answer = answer
         self.greet = greet
         #: All commands received so far, in order.
-        self.heard: list[list[bytes]] = []
+        self.commands: list[list[bytes]] = []
         self._server = _Server(("127.0.0.1", 0), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
@@ -63,10 +63,10 @@ class FakeServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def reply(self, command: list[bytes]) -> bytes:
-        self.heard.append(command)
-        special = self.greet(command)
-        if special is not None:
-            return special
+        self.commands.append(command)
+        greeting = self.greet(command)
+        if greeting is not None:
+            return greeting
         match command[0].upper():
             case b"HELLO":
                 return b"%%2\r\n%b%b%b%b" % (bulk("server"), bulk("redis"), bulk("version"), bulk(self.version))
@@ -77,8 +77,8 @@ class FakeServer:
                 return OK
             case _:
                 pass
-        told = self.answer(command)
-        return OK if told is None else told
+        reply = self.answer(command)
+        return OK if reply is None else reply
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -96,7 +96,7 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], owner: FakeServer) -> None:
-        super().__init__(address, _Conversation)
+        super().__init__(address, _Connection)
         self.owner = owner
         self.open: set[socket.socket] = set()
 
@@ -108,7 +108,7 @@ class _Server(socketserver.ThreadingTCPServer):
                 continue
 
 
-class _Conversation(socketserver.BaseRequestHandler):
+class _Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         sock: socket.socket = self.request
         server = self.server
@@ -120,8 +120,8 @@ class _Conversation(socketserver.BaseRequestHandler):
                 reader.feed(data)
                 while (command := reader.gets()) is not False:
                     sock.sendall(server.owner.reply(list(command)))
-        except Hangup as last:
-            sock.sendall(last.last_words)
+        except Hangup as hangup:
+            sock.sendall(hangup.last_bytes)
         except OSError:
             pass
         finally:

@@ -25,21 +25,21 @@ class Fault:
 
     def again(self, op):
         """Apply an operation once more, as if a delayed copy of the request arrived."""
-        (answer,) = self._apply_many([op])
-        return answer
+        (reply,) = self._apply_many([op])
+        return reply
 
     def __call__(self, ops, timeout=None):
         if self.away:
-            return [EngineUnavailable("away") for _ in ops]
-        return [self._one(op, answer) for op, answer in zip(ops, self._apply_many(ops, timeout), strict=True)]
+            return [EngineUnavailable("unreachable") for _ in ops]
+        return [self._one(op, reply) for op, reply in zip(ops, self._apply_many(ops, timeout), strict=True)]
 
-    def _one(self, op, answer):
+    def _one(self, op, reply):
         if isinstance(op, Apply) and type(op.command) in self._losing:
             self._losing.remove(type(op.command))
             self.lost.append(op)
             self.away = self.away_after
-            return OutcomeUnknown("the answer was lost")
-        return answer
+            return OutcomeUnknown("the reply was lost")
+        return reply
 
     #: The value that `away` gets when a reply is lost.
     away_after = False

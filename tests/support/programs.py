@@ -22,6 +22,13 @@ def child_environment(**variables):
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]), **variables}
 
 
+def is_alive(pid):
+    """Whether a process runs. A zombie counts as exited: a small container may have no init process that reaps it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
+    return False
+
+
 class Program:
     """A running `backstay …` process. A thread reads its output into `lines`."""
 

@@ -13,7 +13,7 @@ from typing import Any
 DEEPEST = 50
 
 
-def tell_on(signum: signal.Signals, loop: asyncio.AbstractEventLoop | None = None) -> None:
+def dump_stacks_on(signum: signal.Signals, loop: asyncio.AbstractEventLoop | None = None) -> None:
     """Install a signal handler that writes the stacks of all threads to standard error, even while the interpreter is
     blocked, and then the stacks of all tasks of `loop`, if that loop is running.
     """

@@ -57,8 +57,9 @@ class WorkerPool:
         self.workers.append(process)
         return process
 
-    def log(self, place=0):
-        return (self.folder / f"worker-{place}.log").read_text()
+    def log(self, nth=0):
+        """Return the output of the nth process."""
+        return (self.folder / f"worker-{nth}.log").read_text()
 
     def lines(self, kind=""):
         """Return the lines of the journal as lists of words. `kind`: only lines whose first word is this one."""
@@ -67,17 +68,18 @@ class WorkerPool:
         found = [line.split() for line in self.journal.read_text().splitlines()]
         return [words for words in found if not kind or words[0] == kind]
 
-    def written(self, kind, count, within=30.0):
+    def wait_for_lines(self, kind, count, within=30.0):
+        """Wait until the journal has at least `count` lines of this kind, and return them."""
         assert eventually(lambda: len(self.lines(kind)) >= count, within), (self.lines(kind)[-3:], self._logs())
         return self.lines(kind)
 
     def enqueue(self, type_, arguments=None, **options):
         return self.stay.jobs.enqueue(type_, arguments or {}, **options)
 
-    def record(self, count, seconds=0.0, **options):
+    def enqueue_records(self, count, seconds=0.0, **options):
         return [self.enqueue("record", {"n": n, "seconds": seconds}, **options) for n in range(count)]
 
-    def reaches(self, job_id, state, within=30.0):
+    def wait_for_state(self, job_id, state, within=30.0):
         assert eventually(lambda: self.stay.jobs.get(job_id).state == state, within), (
             self.stay.jobs.get(job_id),
             self._logs(),
@@ -85,14 +87,14 @@ class WorkerPool:
         return self.stay.jobs.get(job_id)
 
     def _logs(self):
-        return "\n".join(self.log(place) for place in range(len(self.workers)))
+        return "\n".join(self.log(nth) for nth in range(len(self.workers)))
 
-    def ended(self, process, within=30.0):
+    def wait_exit(self, process, within=30.0):
         """Wait until the process exits, and return its exit code."""
         try:
             return process.wait(within)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end:\n{self._logs()}") from None
+            raise AssertionError(f"the process did not exit:\n{self._logs()}") from None
 
     def close(self):
         for process in self.workers:

@@ -15,7 +15,7 @@ stay = Backstay()
 JOURNAL = Path(os.environ.get("WORKER_JOURNAL", os.devnull))
 
 
-def note(*words: object) -> None:
+def write_line(*words: object) -> None:
     """Append a line to the journal. It is one `write`, so that lines of several processes do not mix."""
     fd = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -30,26 +30,26 @@ async def record(n: int, seconds: float = 0.0, first: float = -1.0) -> int:
     ctx = backstay.current_job()
     if ctx.attempt == 1 and first >= 0:
         seconds = first
-    note("start", n, ctx.attempt, ctx.fence, os.getpid())
+    write_line("start", n, ctx.attempt, ctx.fence, os.getpid())
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        note("cancelled", n, ctx.attempt, ctx.fence, os.getpid())
+        write_line("cancelled", n, ctx.attempt, ctx.fence, os.getpid())
         raise
-    note("end", n, ctx.attempt, ctx.fence, os.getpid())
+    write_line("end", n, ctx.attempt, ctx.fence, os.getpid())
     return n
 
 
 @stay.job()
 async def block_loop(seconds: float) -> None:
-    note("start", "block", backstay.current_job().attempt)
-    time.sleep(seconds)  # noqa: ASYNC251 - that is the mistake
-    note("end", "block")
+    write_line("start", "block", backstay.current_job().attempt)
+    time.sleep(seconds)  # noqa: ASYNC251 - the job blocks the loop on purpose
+    write_line("end", "block")
 
 
 @stay.job(retries=2, backoff=fixed(0.01))
 async def kill_worker() -> None:
-    note("kill", os.getpid())
+    write_line("kill", os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
 
 

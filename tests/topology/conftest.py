@@ -1,4 +1,4 @@
-"""Servers for tests of TLS, Sentinel and Cluster, and the two APIs behind one word."""
+"""Servers for tests of TLS, Sentinel and Cluster, and a fixture that runs a test on both APIs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 import backstay
 import backstay.sync
-from backstay.testing.plugin import started_or_skip
+from backstay.testing.plugin import start_or_skip
 from backstay.testing.servers import RedisCluster, RedisSentinel, RedisServer
 from backstay.testing.servers.certificates import Certificates
+from support.servers import running
 
 
 def blocking_take(url, name="x", **options):
@@ -29,7 +30,7 @@ def async_take(url, name="x", **options):
 
 @pytest.fixture(params=[async_take, blocking_take], ids=["async", "blocking"])
 def take(request):
-    """Open a Backstay, take a lock and give it back; answers its fence."""
+    """`take(url, name)` opens a Backstay on either API, acquires and releases a lock, and returns its fence."""
     return request.param
 
 
@@ -43,41 +44,29 @@ def certificates():
 
 @pytest.fixture(scope="session")
 def tls_redis(certificates):
-    server = RedisServer(tls=certificates)
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(RedisServer(tls=certificates)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def quiet_sentinel():
-    """A master, its replicas and Sentinels, shared by all tests and never killed."""
-    group = RedisSentinel(down_after=5)
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    """A master, its replicas and Sentinels, shared by all tests, which must not kill them."""
+    with running(RedisSentinel(down_after=5)) as group:
+        yield group
 
 
 @pytest.fixture(scope="session")
 def quiet_cluster():
-    """Three masters with a replica each, shared by all tests and never killed."""
-    group = RedisCluster(node_timeout=5)
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    """Three masters with a replica each, shared by all tests, which must not kill them."""
+    with running(RedisCluster(node_timeout=5)) as group:
+        yield group
 
 
 @pytest.fixture
 def cluster():
-    """The same of one test's own: its nodes are going to be killed."""
-    group = RedisCluster()
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    """Three masters with a replica each for one test, which may kill them."""
+    with running(RedisCluster()) as group:
+        yield group
 
 
 SHIFTED = r"""
@@ -88,17 +77,17 @@ SHIFTED = r"""
 int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
   static int (*real)(struct timeval *, void *);
   if (!real) real = (int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday");
-  int said = real(tv, tz);
+  int result = real(tv, tz);
   const char *shift = getenv("SHIFT_SECONDS");
   if (shift) tv->tv_sec += atol(shift);
-  return said;
+  return result;
 }
 """
 
 
 @pytest.fixture
 def clocks_apart(tmp_path):
-    """A Cluster whose nodes differ by far more than a command may live: one in the past, one in the future."""
+    """A Cluster whose clocks differ by more than the lifetime of a command: one is 100 s behind, one 100 s ahead."""
     (tmp_path / "shift.c").write_text(SHIFTED)
     made = subprocess.run(
         ["gcc", "-shared", "-fPIC", "-o", tmp_path / "shift.so", tmp_path / "shift.c", "-ldl"], check=False
@@ -109,6 +98,6 @@ def clocks_apart(tmp_path):
     for node, shift in zip(group.nodes, (-100, 0, 100), strict=True):
         node.env = {"LD_PRELOAD": str(tmp_path / "shift.so"), "SHIFT_SECONDS": str(shift)}
     try:
-        yield started_or_skip(group)
+        yield start_or_skip(group)
     finally:
         group.stop()

@@ -6,7 +6,7 @@ The behaviour of one node is tested in tests/gate/test_durability.py.
 from __future__ import annotations
 
 import pytest
-from placing import one_on_each, slot
+from node_names import one_on_each, slot
 
 from backstay import EngineError, NotReplicated
 from backstay.gate import durability
@@ -16,16 +16,16 @@ from backstay.testing.waiting import eventually
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
-class Meanwhile:
-    """A replica_acks before whom something happens once: the grant is there, its confirmation is not."""
+class ActionBeforeConfirm:
+    """Wraps `replica_acks`: calls `action` once, after a grant and before its confirmation."""
 
-    def __init__(self, truth, happens):
-        self.truth, self.happens = truth, happens
+    def __init__(self, replica_acks, action):
+        self.replica_acks, self.action = replica_acks, action
 
     def confirm(self, op, replicas, within):
-        happens, self.happens = self.happens, lambda: None
-        happens()
-        return self.truth.confirm(op, replicas, within)
+        action, self.action = self.action, lambda: None
+        action()
+        return self.replica_acks.confirm(op, replicas, within)
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def stay(quiet_cluster, connect):
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
+def long_confirm_timeout(monkeypatch):
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 20.0)
 
 
-def meanwhile(stay, monkeypatch, happens):
-    monkeypatch.setattr(stay.engine, "_replica_acks", Meanwhile(stay.engine.replica_acks(), happens))
+def before_confirm(stay, monkeypatch, action):
+    monkeypatch.setattr(stay.engine, "_replica_acks", ActionBeforeConfirm(stay.engine.replica_acks(), action))
 
 
 def replicas_of(cluster, master):
@@ -51,8 +51,8 @@ def has(node, key):
     return say(node, "KEYS", key.replace("{", "\\{").replace("}", "\\}")) != []
 
 
-def elsewhere(cluster, name):
-    """Who serves a name, and another who might."""
+def source_and_target(cluster, name):
+    """Return the master that serves a name, and another master."""
     source = cluster.master_of(slot(name))
     return source, next(node for node in cluster.masters() if node is not source)
 
@@ -66,8 +66,8 @@ def test_each_master_confirms_its_own_names(stay, quiet_cluster):
 
 def test_a_name_that_moved_after_its_grant_is_confirmed_at_its_new_node(stay, quiet_cluster, monkeypatch):
     name = "moved"
-    source, target = elsewhere(quiet_cluster, name)
-    meanwhile(stay, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
+    source, target = source_and_target(quiet_cluster, name)
+    before_confirm(stay, monkeypatch, lambda: quiet_cluster.migrate(slot(name), target))
     try:
         with stay.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
             key = stay.engine.key("gate", name)
@@ -80,9 +80,9 @@ def test_a_name_that_moved_after_its_grant_is_confirmed_at_its_new_node(stay, qu
 
 
 def test_a_migrating_name_is_confirmed_at_the_node_with_its_record(stay, quiet_cluster, monkeypatch):
-    """The slot is half moved: its old node still answers for it, and sends us on (ASK)."""
-    name = "on-its-way"
-    source, target = elsewhere(quiet_cluster, name)
+    """During the migration of the slot its old node still owns it, and redirects to the new one (ASK)."""
+    name = "migrating"
+    source, target = source_and_target(quiet_cluster, name)
     key = stay.engine.key("gate", name)
 
     def move_record():
@@ -91,7 +91,7 @@ def test_a_migrating_name_is_confirmed_at_the_node_with_its_record(stay, quiet_c
         say(source, "CLUSTER", "SETSLOT", slot(name), "MIGRATING", names[1])
         assert say(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == b"OK"
 
-    meanwhile(stay, monkeypatch, move_record)
+    before_confirm(stay, monkeypatch, move_record)
     try:
         with stay.lock(name, ttl=60, wait=0, durability="replicas:1") as lease:
             assert [has(replica, key) for replica in replicas_of(quiet_cluster, target)] == [True]
@@ -103,17 +103,17 @@ def test_a_migrating_name_is_confirmed_at_the_node_with_its_record(stay, quiet_c
 
 
 def test_replicas_of_the_old_node_do_not_count_for_the_new_one(stay, quiet_cluster, monkeypatch):
-    """They have the grant of a moment ago; who takes over tomorrow does not ask them."""
+    """They have the grant, but only a replica of the new node can take over from it."""
     monkeypatch.setattr(durability, "CONFIRM_WITHIN", 0.3)
-    name = "moved-to-a-lonely-node"
-    source, target = elsewhere(quiet_cluster, name)
+    name = "moved-to-a-node-without-a-replica"
+    source, target = source_and_target(quiet_cluster, name)
     (replica,) = replicas_of(quiet_cluster, target)
 
     def move():
         quiet_cluster.migrate(slot(name), target)
         replica.pause()
 
-    meanwhile(stay, monkeypatch, move)
+    before_confirm(stay, monkeypatch, move)
     try:
         with pytest.raises(NotReplicated) as refused:
             stay.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
@@ -124,19 +124,19 @@ def test_replicas_of_the_old_node_do_not_count_for_the_new_one(stay, quiet_clust
         quiet_cluster.migrate(slot(name), source)
 
 
-def test_a_grant_whose_master_died_before_its_confirmation_is_not_handed_out(cluster, connect, monkeypatch):
+def test_a_grant_whose_master_died_before_its_confirmation_is_not_returned(cluster, connect, monkeypatch):
     node, name = next(iter(one_on_each(cluster).items()))
     stay = connect(cluster.url)
 
-    def die():
+    def kill_master():
         node.kill()
         cluster.await_failover(node)
 
-    meanwhile(stay, monkeypatch, die)
+    before_confirm(stay, monkeypatch, kill_master)
     with pytest.raises(EngineError):
         stay.lock(name, ttl=60, wait=0, durability="replicas:1").acquire()
     assert not stay._core.held_leases
-    assert eventually(lambda: stay.locks.inspect(name).count == 0)  # the keeper goes on giving it back
+    assert eventually(lambda: stay.locks.inspect(name).count == 0)  # the keeper keeps resending the release
 
 
 def test_a_confirmed_grant_survives_the_master_of_its_slot(cluster, connect):

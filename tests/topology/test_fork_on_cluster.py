@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from placing import one_on_each
+from node_names import one_on_each
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
@@ -25,16 +25,16 @@ if child == 0:
     try:
         lost = all(lease.is_lost for lease in held)
         own = [stay.lock(name + "-child").acquire(wait=0).fence for name in names]
-        said = {"lost": lost, "own": len(own), "seen": [bool(stay.locks.inspect(name).holders) for name in names]}
+        report = {"lost": lost, "own": len(own), "seen": [bool(stay.locks.inspect(name).holders) for name in names]}
     except BaseException as error:
-        said = {"failed": repr(error)}
-    os.write(writer, json.dumps(said).encode())
+        report = {"failed": repr(error)}
+    os.write(writer, json.dumps(report).encode())
     os._exit(0)
-said = json.loads(os.read(reader, 65536))
+report = json.loads(os.read(reader, 65536))
 os.waitpid(child, 0)
-said["released"] = [not lease.release().idempotent for lease in held]
+report["released"] = [not lease.release().idempotent for lease in held]
 stay.close()
-print(json.dumps(said))
+print(json.dumps(report))
 """
 
 

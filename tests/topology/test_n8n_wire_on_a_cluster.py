@@ -1,4 +1,4 @@
-"""`wire="n8n"` on a real Cluster: the keys of a scope must share a node, and n8n's side writes the scope as it is."""
+"""`wire="n8n"` on a real Cluster: the keys of a scope must share a slot, and n8n uses the scope unchanged in them."""
 
 from __future__ import annotations
 

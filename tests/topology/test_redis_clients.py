@@ -1,4 +1,4 @@
-"""Backstays made from redis-py clients, on servers of every kind. The clients stay their owners'."""
+"""Backstays made from redis-py clients, on servers of every kind. The clients stay usable and are never closed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ import redis.cluster
 import redis.sentinel
 
 from backstay import Backstay, EngineRefused, EngineUnavailable, sync
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import WITHIN, eventually
 from support.exercise import exercise_async, exercise_blocking
+from support.servers import running
 
 pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
 def socket_redis():
-    """A server on a Unix socket (and on a port, which the start-up check uses)."""
+    """A server on a Unix socket, and on a port that the check of its start uses."""
     server = RedisServer()
     server.options = ("--unixsocket", str(server.folder / "s.sock"), "--unixsocketperm", "700")
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(server):
+        yield server
 
 
 def plain(library, request):
@@ -59,8 +57,8 @@ def encrypted(library, request):
 
 def behind_sentinels(library, request):
     group = request.getfixturevalue("quiet_sentinel")
-    watched = library.sentinel.Sentinel([("127.0.0.1", sentinel.port) for sentinel in group.sentinels])
-    return watched.master_for(group.service, db=1)
+    sentinels = library.sentinel.Sentinel([("127.0.0.1", sentinel.port) for sentinel in group.sentinels])
+    return sentinels.master_for(group.service, db=1)
 
 
 def clustered(library, request):
@@ -71,55 +69,55 @@ def clustered(library, request):
 KINDS = [plain, pooled, on_socket, encrypted, behind_sentinels, clustered]
 
 
-def ask(client):
-    """Whether a client still works, asked in its own way."""
+def works(client):
+    """Whether a client can still write and read."""
     if isinstance(client, redis.ConnectionPool):
         client = redis.Redis(connection_pool=client)
-    return client.set("theirs", "1") and client.get("theirs") == b"1"
+    return client.set("probe", "1") and client.get("probe") == b"1"
 
 
-async def ask_async(client):
+async def works_async(client):
     if isinstance(client, redis.asyncio.ConnectionPool):
         client = redis.asyncio.Redis(connection_pool=client)
-    return await client.set("theirs", "1") and await client.get("theirs") == b"1"
+    return await client.set("probe", "1") and await client.get("probe") == b"1"
 
 
-def watchers(client):
-    """The Sentinels of a client, which it does not close."""
+def sentinels_of(client):
+    """Return the Sentinel manager of a client, which its `close` does not close."""
     return getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
 
 
 def close(client):
     (client.close if hasattr(client, "close") else client.disconnect)()
-    if sentinels := watchers(client):
+    if sentinels := sentinels_of(client):
         sentinels.close()
 
 
 async def close_async(client):
     await (client.aclose if hasattr(client, "aclose") else client.disconnect)()
-    if sentinels := watchers(client):
+    if sentinels := sentinels_of(client):
         await sentinels.aclose()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_blocking_client_makes_both_and_stays_its_owners(kind, request, namespace):
+def test_a_blocking_client_makes_both_kinds_of_backstay_and_is_not_closed(kind, request, namespace):
     client = kind(redis, request)
     try:
         exercise_blocking(lambda: sync.Backstay(client, namespace=namespace))
         asyncio.run(exercise_async(lambda: Backstay(engine=client, namespace=namespace)))
-        assert ask(client)
+        assert works(client)
     finally:
         close(client)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_an_asyncio_client_makes_both_and_stays_its_owners(kind, request, namespace):
+def test_an_asyncio_client_makes_both_kinds_of_backstay_and_is_not_closed(kind, request, namespace):
     async def main():
         client = kind(redis.asyncio, request)
         try:
             await exercise_async(lambda: Backstay(client, namespace=namespace))
             await asyncio.to_thread(exercise_blocking, lambda: sync.Backstay(client, namespace=namespace))
-            assert await ask_async(client)
+            assert await works_async(client)
         finally:
             await close_async(client)
 
@@ -136,57 +134,55 @@ def test_no_connection_of_the_clients_is_used(request, namespace):
         pool = client.connection_pool
         assert not pool._available_connections
         assert not pool._in_use_connections
-        assert "billing" in names_of(client)  # ours bears the client's name, too
-    assert ask(client)
+        assert "billing" in names_of(client)  # the engine's own connection has the client's name, too
+    assert works(client)
     client.close()
 
 
 @pytest.mark.parametrize("scheme", ["redis+unix", "valkey+unix", "unix"])
 def test_a_url_may_name_a_unix_socket(scheme, socket_redis, namespace, take):
-    where = socket_redis.folder / "s.sock"
-    assert take(f"{scheme}://{where}?db=3", namespace=namespace) > 0
-    with redis.Redis(unix_socket_path=str(where), db=3) as client:
+    path = socket_redis.folder / "s.sock"
+    assert take(f"{scheme}://{path}?db=3", namespace=namespace) > 0
+    with redis.Redis(unix_socket_path=str(path), db=3) as client:
         assert client.keys(f"{namespace}:*")
 
 
 def test_a_missing_unix_socket_is_unavailable(take, tmp_path):
-    with pytest.raises(EngineUnavailable, match=r"cannot reach redis\+unix:///.*nobody.sock\?db=0"):
-        take(f"redis+unix://{tmp_path}/nobody.sock?db=0")
+    with pytest.raises(EngineUnavailable, match=r"cannot reach redis\+unix:///.*missing.sock\?db=0"):
+        take(f"redis+unix://{tmp_path}/missing.sock?db=0")
 
 
 class Rotating(redis.CredentialProvider):
-    """A password that changes; counts how often it was asked."""
+    """A provider whose password changes. Counts the calls."""
 
     def __init__(self):
         self.password = "first"
-        self.asked = 0
+        self.calls = 0
 
     def get_credentials(self):
-        self.asked += 1
+        self.calls += 1
         return "app", self.password
 
 
-class Awaited(Rotating):
-    """The same with a way for event loops."""
+class AsyncRotating(Rotating):
+    """The same provider with an async method."""
 
-    looped = 0
+    async_calls = 0
 
     async def get_credentials_async(self):
-        self.looped += 1
+        self.async_calls += 1
         return self.get_credentials()
 
 
 @pytest.fixture
-def guarded():
+def acl_redis():
     """A server with one user, `app`, whose password is `first`."""
     server = RedisServer()
     users = server.folder / "users.acl"
     users.write_text("user default off\nuser app on >first ~* &* +@all\nuser admin on >root ~* &* +@all\n")
     server.options = ("--aclfile", str(users))
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(server):
+        yield server
 
 
 def change_password(server):
@@ -195,19 +191,19 @@ def change_password(server):
         admin.execute_command("CLIENT KILL", "USER", "app")
 
 
-def test_the_credential_provider_is_called_for_every_connection(guarded, namespace):
+def test_the_credential_provider_is_called_for_every_connection(acl_redis, namespace):
     provider = Rotating()
-    client = redis.Redis(port=guarded.port, credential_provider=provider)
+    client = redis.Redis(port=acl_redis.port, credential_provider=provider)
     with sync.Backstay(client, namespace=namespace) as stay:
         lease = stay.lock("x").acquire(wait=0)
-        before = provider.asked
+        before = provider.calls
         provider.password = "second"
-        change_password(guarded)
+        change_password(acl_redis)
         lease.renew()
-        assert provider.asked > before
+        assert provider.calls > before
         lease.release()
         provider.password = "wrong"
-        with redis.Redis(port=guarded.port, username="admin", password="root") as admin:
+        with redis.Redis(port=acl_redis.port, username="admin", password="root") as admin:
             admin.execute_command("CLIENT KILL", "USER", "app")
         with pytest.raises(EngineRefused, match="username or password") as caught:
             stay.lock("x").acquire(wait=0)
@@ -215,47 +211,47 @@ def test_the_credential_provider_is_called_for_every_connection(guarded, namespa
     client.close()
 
 
-@pytest.mark.parametrize("kind", [Rotating, Awaited])
-def test_the_credential_provider_does_not_block_the_event_loop(kind, guarded, namespace):
+@pytest.mark.parametrize("kind", [Rotating, AsyncRotating])
+def test_the_credential_provider_does_not_block_the_event_loop(kind, acl_redis, namespace):
     provider = kind()
-    here = threading.get_ident()
-    asked_in = []
+    loop_thread = threading.get_ident()
+    calling_threads = []
 
-    def spy():
-        asked_in.append(threading.get_ident())
+    def record():
+        calling_threads.append(threading.get_ident())
         return Rotating.get_credentials(provider)
 
-    provider.get_credentials = spy
+    provider.get_credentials = record
 
     async def main():
-        client = redis.asyncio.Redis(port=guarded.port, credential_provider=provider)
+        client = redis.asyncio.Redis(port=acl_redis.port, credential_provider=provider)
         async with Backstay(client, namespace=namespace) as stay, stay.lock("x"):
             pass
         await client.aclose()
 
     asyncio.run(main())
-    assert asked_in
-    if kind is Awaited:
-        assert provider.looped
+    assert calling_threads
+    if kind is AsyncRotating:
+        assert provider.async_calls
     else:
-        assert here not in asked_in
+        assert loop_thread not in calling_threads
 
 
-@pytest.mark.parametrize("trouble", [RuntimeError, OSError, ssl.SSLCertVerificationError])
-def test_a_failing_credential_provider_is_unavailable_and_its_message_is_hidden(trouble, guarded, namespace, take):
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ssl.SSLCertVerificationError])
+def test_a_failing_credential_provider_is_unavailable_and_its_message_is_hidden(error, acl_redis, namespace, take):
     class Broken(redis.CredentialProvider):
         def get_credentials(self):
-            raise trouble("token hunter2 has expired")
+            raise error("token hunter2 has expired")
 
-    client = redis.Redis(port=guarded.port, credential_provider=Broken())
+    client = redis.Redis(port=acl_redis.port, credential_provider=Broken())
     with pytest.raises(EngineUnavailable, match="credential provider Broken raised") as caught:
         take(client, namespace=namespace)
     assert "hunter2" not in str(caught.value)
     client.close()
 
 
-def test_a_wrong_password_is_refused_without_showing_it(guarded, namespace, take):
-    client = redis.Redis(port=guarded.port, username="app", password="hunter2")
+def test_a_wrong_password_is_refused_without_showing_it(acl_redis, namespace, take):
+    client = redis.Redis(port=acl_redis.port, username="app", password="hunter2")
     with pytest.raises(EngineRefused) as caught:
         take(client, namespace=namespace)
     assert "hunter2" not in str(caught.value)
@@ -278,7 +274,7 @@ def test_a_client_carries_the_hints_of_another_engine(kind, request, namespace, 
                 message = messages.next(timeout=WITHIN)
             assert message is not None
             assert message.payload == "x"
-        assert ask(client)
+        assert works(client)
     finally:
         close(client)
 
@@ -327,5 +323,5 @@ def test_two_backstays_on_one_client_close_independently(backstay_redis, namespa
     lease.renew()
     assert eventually(lambda: two.locks.inspect("x").holders)
     two.close()
-    assert ask(client)
+    assert works(client)
     client.close()

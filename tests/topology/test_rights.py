@@ -1,4 +1,4 @@
-"""Users with the rights that the docs name, and no others, on every kind of set-up."""
+"""Users with exactly the documented rights can use Backstay on every kind of deployment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from placing import one_on_each
+from node_names import one_on_each
 
 import backstay.sync
 from backstay import EngineRefused
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisCluster, RedisSentinel, RedisServer, say
 from backstay.testing.waiting import WITHIN, eventually
+from support.servers import running
 
 pytestmark = pytest.mark.redis
 
@@ -22,6 +22,11 @@ RIGHTS = re.search(r"ACL SETUSER app on >password (.+?)```", PAGE.read_text("utf
 SENTINEL, CLUSTER = ["+role"], ["+cluster|slots", "+asking"]
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "redis-in-production.md"
 AT_SENTINELS = ["+sentinel|get-master-addr-by-name", "+sentinel|master", "+subscribe", "+ping", "allchannels"]
+
+
+def words(page):
+    """Return the text of a page without its line breaks."""
+    return " ".join(page.read_text("utf-8").split())
 
 
 def allow(nodes, *rights):
@@ -34,7 +39,7 @@ def use_everything(url, names):
         for name in names:
             stay.lock(name).acquire(wait=0, execution_id="run-1")
             api = stay.limit("api", "10000/hour")
-            for _ in range(30):  # so many that the log is no longer read as a whole
+            for _ in range(30):  # enough that the log of hits is no longer read as a whole
                 api.hit(name)
                 time.sleep(0.001)
             api.refund(name)
@@ -49,14 +54,12 @@ def use_everything(url, names):
 
 
 def test_the_docs_name_these_rights():
-    text = PAGE.read_text("utf-8")
+    text = words(PAGE)
     assert f"Sentinel also needs `{' '.join(SENTINEL)}`, a Cluster `{' '.join(CLUSTER)}`" in text
 
 
 def test_an_acl_user_on_a_single_server_over_tls(certificates):
-    server = RedisServer(tls=certificates)
-    try:
-        started_or_skip(server)
+    with running(RedisServer(tls=certificates)) as server:
         allow([server], *RIGHTS)
         url = server.url.replace("://", "://app:pass%2Fword@")
         use_everything(url, ["x"])
@@ -65,51 +68,37 @@ def test_an_acl_user_on_a_single_server_over_tls(certificates):
             backstay.sync.Backstay(url.replace("pass%2Fword", "wrong")),
         ):
             pass
-    finally:
-        server.stop()
 
 
 def test_an_acl_user_behind_sentinels():
-    group = RedisSentinel(replicas=1)
-    try:
-        started_or_skip(group)
+    with running(RedisSentinel(replicas=1)) as group:
         url = group.url.replace("://", "://app:pass%2Fword@")
         allow(group.servers, *RIGHTS)
         with pytest.raises(EngineRefused, match="role"), backstay.sync.Backstay(url):
             pass
         allow(group.servers, *SENTINEL)
         use_everything(url, ["x"])
-    finally:
-        group.stop()
 
 
 def test_an_acl_user_on_a_cluster():
-    group = RedisCluster(replicas=0)
-    try:
-        started_or_skip(group)
+    with running(RedisCluster(replicas=0)) as group:
         url = group.url.replace("://", "://app:pass%2Fword@")
         allow(group.nodes, *RIGHTS)
         with pytest.raises(EngineRefused, match="cluster"), backstay.sync.Backstay(url):
             pass
         allow(group.nodes, *CLUSTER)
         use_everything(url, list(one_on_each(group).values()))
-    finally:
-        group.stop()
 
 
 def test_an_acl_user_at_the_sentinels_receives_failover_events():
-    assert f"`{' '.join(AT_SENTINELS[:-1])}`, and `{AT_SENTINELS[-1]}`" in GUIDE.read_text("utf-8")
-    group = RedisSentinel(replicas=1)
-    try:
-        started_or_skip(group)
+    assert f"`{' '.join(AT_SENTINELS[:-1])}`, and `{AT_SENTINELS[-1]}`" in words(GUIDE)
+    with running(RedisSentinel(replicas=1)) as group:
         for sentinel in group.sentinels:
-            say(sentinel, "ACL", "SETUSER", "scout", "on", ">pw", "-@all", *AT_SENTINELS)
-        with backstay.sync.Backstay(f"{group.url}?sentinel_username=scout&sentinel_password=pw") as stay:
+            say(sentinel, "ACL", "SETUSER", "watcher", "on", ">pw", "-@all", *AT_SENTINELS)
+        with backstay.sync.Backstay(f"{group.url}?sentinel_username=watcher&sentinel_password=pw") as stay:
             stay.lock("x", wait=0).acquire().release()
             link = stay.engine._thread_link()
             assert eventually(lambda: set(stay.engine._watch._hub.states().values()) == {"running"})
             say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
             assert eventually(lambda: not link.ready)
             assert stay.engine._epoch >= 1
-    finally:
-        group.stop()

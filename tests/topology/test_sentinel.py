@@ -1,4 +1,4 @@
-"""A master that dies, steps down or stands still: callers follow the Sentinels to the next one."""
+"""Clients behind Sentinels follow a failover when the master is killed, replaced or paused."""
 
 from __future__ import annotations
 
@@ -12,35 +12,32 @@ import backstay
 import backstay.sync
 from backstay import ConfigError, EngineError, EngineRefused, EngineUnavailable, OutcomeUnknown
 from backstay.engine.redis.link.protocol import pack
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisSentinel, say
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import WITHIN, eventually, soon
 from support.fake_server import FakeServer
+from support.servers import running
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos]
 
 
 @pytest.fixture
 def sentinel():
-    """A master and its replicas of one test's own: they are going to be killed."""
-    group = RedisSentinel()
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    """A master, its replicas and Sentinels for one test, which may kill them."""
+    with running(RedisSentinel()) as group:
+        yield group
 
 
 def test_any_reachable_sentinel_is_enough(take, quiet_sentinel):
     service, alive = quiet_sentinel.service, quiet_sentinel.sentinels[1].port
-    assert take(f"redis+sentinel://127.0.0.1:{lasting_port()},127.0.0.1:{alive}/{service}") > 0
+    assert take(f"redis+sentinel://127.0.0.1:{reserve_port()},127.0.0.1:{alive}/{service}") > 0
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
 def test_the_url_may_name_a_database(quiet_sentinel, scheme):
-    places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in quiet_sentinel.sentinels)
+    addresses = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in quiet_sentinel.sentinels)
     with (
-        backstay.sync.Backstay(f"{scheme}+sentinel://{places}/{quiet_sentinel.service}/3") as stay,
+        backstay.sync.Backstay(f"{scheme}+sentinel://{addresses}/{quiet_sentinel.service}/3") as stay,
         stay.lock("db", wait=0),
     ):
         assert b"db3:keys=" in say(quiet_sentinel.master(), "INFO", "keyspace")
@@ -51,8 +48,8 @@ def test_a_service_that_no_sentinel_knows_is_refused(take, quiet_sentinel):
         take(quiet_sentinel.url.replace("/backstay/", "/elsewhere/"))
 
 
-def test_sentinels_that_do_not_answer_are_named_at_once(take):
-    ports = lasting_port(), lasting_port()
+def test_unreachable_sentinels_are_named_at_once(take):
+    ports = reserve_port(), reserve_port()
     with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{ports[0]}.*127.0.0.1:{ports[1]}"):
         take(f"redis+sentinel://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/mymaster")
 
@@ -75,32 +72,28 @@ def test_a_server_is_not_taken_for_a_sentinel(take, backstay_redis):
         "redis://:s3cret@127.0.0.1:1,127.0.0.1:2/0",
     ],
 )
-def test_a_mistyped_url_is_a_config_error_that_keeps_the_password(url):
+def test_a_mistyped_url_is_a_config_error_without_the_password(url):
     with pytest.raises(ConfigError) as caught:
         backstay.sync.Backstay(url)
     assert "s3cret" not in str(caught.value)
 
 
 def test_sentinels_and_servers_have_separate_passwords(take):
-    group = RedisSentinel(replicas=1, password="of-servers", sentinel_password="of-sentinels")
-    try:
-        started_or_skip(group)
-        places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
-        url = f"redis+sentinel://:of-servers@{places}/{group.service}?sentinel_password=of-sentinels"
+    with running(RedisSentinel(replicas=1, password="of-servers", sentinel_password="of-sentinels")) as group:
+        addresses = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in group.sentinels)
+        url = f"redis+sentinel://:of-servers@{addresses}/{group.service}?sentinel_password=of-sentinels"
         assert take(url) > 0
         with pytest.raises(EngineRefused, match="sentinel_password") as caught:
             take(url.partition("?")[0])
         assert "of-se" not in str(caught.value)
         with pytest.raises(EngineRefused, match="username or password"):
             take(url.replace(":of-servers@", ":wrong@"))
-    finally:
-        group.stop()
 
 
 def test_waiters_and_holders_continue_after_the_master_is_killed(sentinel):
-    """Threads and tasks at once; the holder's lease is renewed on the new master, the queue is still there."""
+    """Threads and tasks wait. The holder's lease is renewed at the new master, and the queue is kept."""
 
-    async def act():
+    async def main():
         async with backstay.Backstay(sentinel.url) as stay:
             held = await stay.lock("x", ttl=8).acquire(wait=0)
 
@@ -124,7 +117,7 @@ def test_waiters_and_holders_continue_after_the_master_is_killed(sentinel):
 
             assert await soon(all_queued)
             old = sentinel.master()
-            await asyncio.to_thread(say, old, "WAIT", 2, 1000)  # what follows loses nothing
+            await asyncio.to_thread(say, old, "WAIT", 2, 1000)  # the failover loses no write
             old.kill()
             await asyncio.to_thread(sentinel.await_failover, old)
             await held.renew()
@@ -135,28 +128,28 @@ def test_waiters_and_holders_continue_after_the_master_is_killed(sentinel):
             await asyncio.to_thread(lambda: [thread.join() for thread in threads])
             return held.fence, fences
 
-    first, fences = asyncio.run(act())
+    first, fences = asyncio.run(main())
     assert len(set(fences)) == 6
     assert min(fences) > first
 
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
 def test_the_engine_itself_waits_for_a_failover(sentinel, api):
-    """Without any retries of the policy."""
-    patient = backstay.Policy(lock_retries=0)
+    """The policy allows no retries."""
+    no_retries = backstay.Policy(lock_retries=0)
     old = sentinel.master()
 
-    async def act():
-        async with backstay.Backstay(sentinel.url, profile=patient) as stay:
+    async def acquire_async():
+        async with backstay.Backstay(sentinel.url, profile=no_retries) as stay:
             first = await stay.lock("x").acquire(wait=0)
             await first.release()
             old.kill()
             return first.fence, (await stay.lock("x").acquire(wait=WITHIN)).fence
 
     if api == "async":
-        first, second = asyncio.run(act())
+        first, second = asyncio.run(acquire_async())
     else:
-        with backstay.sync.Backstay(sentinel.url, profile=patient) as stay:
+        with backstay.sync.Backstay(sentinel.url, profile=no_retries) as stay:
             lease = stay.lock("x").acquire(wait=0)
             lease.release()
             old.kill()
@@ -173,50 +166,50 @@ def test_a_lease_is_kept_through_a_failover(sentinel):
         old.kill()
         new = sentinel.await_failover(old)
         before = say(new, "PTTL", stay.engine.key("gate", "x"))
-        assert eventually(lambda: say(new, "PTTL", stay.engine.key("gate", "x")) > before)  # renewed there
+        assert eventually(lambda: say(new, "PTTL", stay.engine.key("gate", "x")) > before)  # renewed at the new master
         assert not held.is_lost
         assert held.release().idempotent is False
 
 
 def test_clients_leave_a_live_master_that_was_replaced():
-    """A planned failover: the old master goes on for seconds, and only the lack of replicas keeps it from writing."""
-    group = RedisSentinel(options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "5"))
-    try:
-        started_or_skip(group)
-        with backstay.sync.Backstay(group.url) as stay:
-            first = stay.lock("x", ttl=20).acquire(wait=0)
-            old = group.master()
-            say(old, "WAIT", 2, 1000)
-            say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
-            new = group.await_failover(old)
-            assert eventually(lambda: b"connected_slaves:0" in say(old, "INFO", "replication"))
-            assert say(old, "ROLE")[0] == b"master"
-            assert first.release().released
-            assert stay.engine._thread_link().address.port == new.port
-            with stay.lock("x", wait=WITHIN) as second:
-                assert second.fence > first.fence
-    finally:
-        group.stop()
+    """In a planned failover the old master stays a master for seconds; it refuses writes only because it has no
+    replicas.
+    """
+    with (
+        running(RedisSentinel(options=("--min-replicas-to-write", "1", "--min-replicas-max-lag", "5"))) as group,
+        backstay.sync.Backstay(group.url) as stay,
+    ):
+        first = stay.lock("x", ttl=20).acquire(wait=0)
+        old = group.master()
+        say(old, "WAIT", 2, 1000)
+        say(group.sentinels[0], "SENTINEL", "FAILOVER", group.service)
+        new = group.await_failover(old)
+        assert eventually(lambda: b"connected_slaves:0" in say(old, "INFO", "replication"))
+        assert say(old, "ROLE")[0] == b"master"
+        assert first.release().released
+        assert stay.engine._thread_link().address.port == new.port
+        with stay.lock("x", wait=WITHIN) as second:
+            assert second.fence > first.fence
 
 
 def test_a_replica_is_never_taken_for_the_master(quiet_sentinel):
-    """A Sentinel behind the times names one that is a replica by now; the next Sentinel knows better."""
+    """A Sentinel with outdated information names a replica as master; the client asks the next Sentinel."""
     replica = next(server for server in quiet_sentinel.servers if server is not quiet_sentinel.master())
-    asked = []
+    commands = []
 
-    def stale(command):
-        asked.append(command)
+    def name_a_replica(command):
+        commands.append(command)
         host, port = b"127.0.0.1", str(replica.port).encode()
         return b"*2\r\n$9\r\n%b\r\n$%d\r\n%b\r\n" % (host, len(port), port)
 
-    with FakeServer(greet=stale) as liar:
-        places = f"127.0.0.1:{liar.port},127.0.0.1:{quiet_sentinel.sentinels[0].port}"
-        with backstay.sync.Backstay(f"redis+sentinel://{places}/{quiet_sentinel.service}") as stay:
-            assert asked
+    with FakeServer(greet=name_a_replica) as outdated:
+        addresses = f"127.0.0.1:{outdated.port},127.0.0.1:{quiet_sentinel.sentinels[0].port}"
+        with backstay.sync.Backstay(f"redis+sentinel://{addresses}/{quiet_sentinel.service}") as stay:
+            assert commands
             assert stay.engine._thread_link().address.port == quiet_sentinel.master().port
             stay.lock("fresh", wait=0).acquire().release()
         with pytest.raises(EngineUnavailable, match="not the master any more"):
-            backstay.sync.Backstay(f"redis+sentinel://127.0.0.1:{liar.port}/{quiet_sentinel.service}").open()
+            backstay.sync.Backstay(f"redis+sentinel://127.0.0.1:{outdated.port}/{quiet_sentinel.service}").open()
 
 
 def test_a_connection_to_a_read_only_master_is_dropped(quiet_sentinel):
@@ -224,7 +217,7 @@ def test_a_connection_to_a_read_only_master_is_dropped(quiet_sentinel):
     with backstay.sync.Backstay(quiet_sentinel.url) as stay:
         link = stay.engine._thread_link()
         master = quiet_sentinel.master()
-        say(master, "REPLICAOF", "127.0.0.1", lasting_port())
+        say(master, "REPLICAOF", "127.0.0.1", reserve_port())
         assert link.call_many([pack("ROLE")])[0][0] == b"slave"
         threading.Timer(0.5, say, (master, "REPLICAOF", "NO", "ONE")).start()
         stay.lock("back", wait=WITHIN).acquire().release()
@@ -246,16 +239,14 @@ def test_clients_leave_a_paused_master_after_the_timeout(sentinel):
 
 
 def test_a_failover_timeout_names_the_servers_that_were_tried():
-    group = RedisSentinel(replicas=0)
-    try:
-        started_or_skip(group)
-        with backstay.sync.Backstay(group.url + "?failover=0.5", profile=backstay.Policy(lock_retries=0)) as stay:
-            stay.lock("x", wait=0).acquire().release()
-            group.master().kill()
-            with pytest.raises(EngineError, match=r"no master found.*127.0.0.1"):
-                stay.lock("y", wait=0).acquire()
-    finally:
-        group.stop()
+    with (
+        running(RedisSentinel(replicas=0)) as group,
+        backstay.sync.Backstay(group.url + "?failover=0.5", profile=backstay.Policy(lock_retries=0)) as stay,
+    ):
+        stay.lock("x", wait=0).acquire().release()
+        group.master().kill()
+        with pytest.raises(EngineError, match=r"no master found.*127.0.0.1"):
+            stay.lock("y", wait=0).acquire()
 
 
 def test_a_subscription_resumes_after_a_failover(sentinel):
@@ -264,10 +255,10 @@ def test_a_subscription_resumes_after_a_failover(sentinel):
         old.kill()
         sentinel.await_failover(old)
 
-        def heard():
-            with contextlib.suppress(OutcomeUnknown):  # a hint is sent once
+        def is_received():
+            with contextlib.suppress(OutcomeUnknown):  # a message is not sent again
                 stay.hub.publish("news", "after")
             message = news.next(0.2)
             return message is not None and message.payload == "after"
 
-        assert eventually(heard)
+        assert eventually(is_received)

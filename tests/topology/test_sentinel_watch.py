@@ -1,4 +1,4 @@
-"""Clients learn of a failover from a Sentinel: none stays with a replaced master, even if it still serves."""
+"""Clients subscribe to failover events of a Sentinel: they leave a replaced master at once, even if it still serves."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import pytest
 import backstay
 import backstay.sync
 from backstay import EngineUnavailable
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisSentinel, say
 from backstay.testing.waiting import WITHIN, eventually, soon
 from support.fake_server import FakeServer, array, bulk
+from support.servers import running
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.timed]
 
-#: "At once": what a test on a busy machine may take for it.
+#: Seconds that "at once" may take on a busy machine.
 AT_ONCE = 1.5
 NO_RETRIES = backstay.Policy(lock_retries=0)
 
 
 @pytest.fixture
 def group():
-    group = RedisSentinel()
-    try:
-        yield started_or_skip(group)
-    finally:
-        group.stop()
+    with running(RedisSentinel()) as group:
+        yield group
 
 
-def replaced_while_it_lives(group):
-    """A planned failover: the old master goes on for seconds, as one does that Sentinels cannot reach any more."""
+def replace_live_master(group):
+    """Start a planned failover and return the old and the new master. The old one stays a master for seconds, like one
+    that the Sentinels cannot reach.
+    """
     old = group.master()
     say(old, "WAIT", len(group.servers) - 1, 1000)
     alive = next(sentinel for sentinel in group.sentinels if sentinel.running)
@@ -45,8 +44,8 @@ def still_serves(server):
     return say(server, "ROLE")[0] == b"master" and say(server, "SET", "probe", "1") == b"OK"
 
 
-def watched(stay, group):
-    """Wait until the watch is subscribed to a Sentinel; return which one."""
+def await_watch(stay, group):
+    """Wait until the client has subscribed to a Sentinel, and return that Sentinel."""
     watch = stay.engine._watch
     assert eventually(lambda: watch.is_running and list(watch._hub.states().values()) == ["running", "running"])
     return next(sentinel for sentinel in group.sentinels if sentinel.port == watch._sentinel.port)
@@ -56,8 +55,8 @@ def test_an_idle_thread_leaves_a_master_that_was_replaced_and_still_serves(group
     with backstay.sync.Backstay(group.url) as stay:
         stay.lock("x", wait=0).acquire().release()
         link = stay.engine._thread_link()
-        watched(stay, group)
-        old, new = replaced_while_it_lives(group)
+        await_watch(stay, group)
+        old, new = replace_live_master(group)
         assert eventually(lambda: not link.ready, within=AT_ONCE)
         assert still_serves(old)
         with stay.lock("y", wait=0):
@@ -66,46 +65,46 @@ def test_an_idle_thread_leaves_a_master_that_was_replaced_and_still_serves(group
 
 
 def test_an_idle_loop_leaves_a_master_that_was_replaced_and_still_serves(group):
-    async def act():
+    async def main():
         async with backstay.Backstay(group.url) as stay:
             await (await stay.lock("x", wait=0).acquire()).release()
             link = stay.engine._link
-            await asyncio.to_thread(watched, stay, group)
-            old, new = await asyncio.to_thread(replaced_while_it_lives, group)
+            await asyncio.to_thread(await_watch, stay, group)
+            old, new = await asyncio.to_thread(replace_live_master, group)
             assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
             assert still_serves(old)
             async with stay.lock("y", wait=0):
                 key = stay.engine.key("gate", "y")
                 assert (say(new, "EXISTS", key), say(old, "EXISTS", key)) == (1, 0)
 
-    asyncio.run(act())
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
 def test_an_idle_client_switches_to_the_new_master_at_once(group, api):
-    """The old one stands still: without the news, the first command would wait for its time-out."""
+    """The old master is paused: without the event, the first command would wait for its timeout."""
     old = group.master()
 
     def fail_over():
         old.pause()
         group.await_failover(old)
 
-    async def act():
+    async def switch_async():
         async with backstay.Backstay(group.url, profile=NO_RETRIES) as stay:
             await (await stay.lock("x", wait=0).acquire()).release()
             link = stay.engine._link
-            await asyncio.to_thread(watched, stay, group)
+            await asyncio.to_thread(await_watch, stay, group)
             await asyncio.to_thread(fail_over)
             assert await soon(lambda: asyncio.sleep(0, not link.ready), within=AT_ONCE)
             began = time.monotonic()
             await (await stay.lock("x", wait=0).acquire()).release()
             return time.monotonic() - began, stay.telemetry.counts["engine.resend"]
 
-    def block():
+    def switch_blocking():
         with backstay.sync.Backstay(group.url, profile=NO_RETRIES) as stay:
             stay.lock("x", wait=0).acquire().release()
             link = stay.engine._thread_link()
-            watched(stay, group)
+            await_watch(stay, group)
             fail_over()
             assert eventually(lambda: not link.ready, within=AT_ONCE)
             began = time.monotonic()
@@ -113,7 +112,7 @@ def test_an_idle_client_switches_to_the_new_master_at_once(group, api):
             return time.monotonic() - began, stay.telemetry.counts["engine.resend"]
 
     try:
-        took, resends = asyncio.run(act()) if api == "async" else block()
+        took, resends = asyncio.run(switch_async()) if api == "async" else switch_blocking()
     finally:
         old.resume()
     assert took < AT_ONCE
@@ -122,46 +121,46 @@ def test_an_idle_client_switches_to_the_new_master_at_once(group, api):
 
 @pytest.mark.parametrize("api", ["async", "blocking"])
 def test_a_queued_waiter_keeps_waiting_at_the_new_master(group, api):
-    """Its record came along; the place where it listened did not."""
+    """Its record was replicated, but its subscription ends with the connection to the old master."""
     with backstay.sync.Backstay(group.url) as stay:
         held = stay.lock("x", ttl=60).acquire(wait=0)
-        got = []
+        fences = []
 
         def wait():
             if api == "blocking":
                 with stay.lock("x", wait=60) as lease:
-                    got.append(lease.fence)
+                    fences.append(lease.fence)
                 return
 
-            async def act():
+            async def wait_async():
                 async with backstay.Backstay(group.url) as other, other.lock("x", wait=60) as lease:
-                    got.append(lease.fence)
+                    fences.append(lease.fence)
 
-            asyncio.run(act())
+            asyncio.run(wait_async())
 
         thread = threading.Thread(target=wait)
         thread.start()
         assert eventually(lambda: len(stay.locks.inspect("x").queue) == 1)
-        watched(stay, group)
-        old, new = replaced_while_it_lives(group)
+        await_watch(stay, group)
+        old, new = replace_live_master(group)
 
-        def heard_there():
+        def is_subscribed():
             subscribed = say(new, "PUBSUB", "CHANNELS", "backstay:inbox:*")
             return stay.engine._thread_link().address.port == new.port and len(subscribed) == 1
 
-        assert eventually(heard_there, within=5)
+        assert eventually(is_subscribed, within=5)
         assert still_serves(old)
         began = time.monotonic()
         held.release()
         thread.join(30)
-        assert got[0] > held.fence
-        assert time.monotonic() - began < AT_ONCE  # it was notified; its own poll would come seconds later
+        assert fences[0] > held.fence
+        assert time.monotonic() - began < AT_ONCE  # by a hint: its own poll would come seconds later
 
 
 def test_a_subscription_moves_to_the_new_master(group):
     with backstay.sync.Backstay(group.url) as stay, stay.hub.listen("news") as news:
-        watched(stay, group)
-        old, new = replaced_while_it_lives(group)
+        await_watch(stay, group)
+        old, new = replace_live_master(group)
         assert news.next(WITHIN).missed
         assert still_serves(old)
         say(new, "PUBLISH", "backstay:news", "hello")
@@ -171,12 +170,12 @@ def test_a_subscription_moves_to_the_new_master(group):
 def test_the_watch_moves_to_another_sentinel_when_the_first_is_gone(group):
     with backstay.sync.Backstay(group.url) as stay:
         stay.lock("x", wait=0).acquire().release()
-        first = watched(stay, group)
+        first = await_watch(stay, group)
         first.kill()
         assert eventually(lambda: stay.engine._watch._sentinel.port != first.port)
-        watched(stay, group)
+        await_watch(stay, group)
         link = stay.engine._thread_link()
-        old, _ = replaced_while_it_lives(group)
+        old, _ = replace_live_master(group)
         assert eventually(lambda: not link.ready, within=AT_ONCE)
         assert still_serves(old)
 
@@ -185,44 +184,44 @@ def test_a_missed_failover_is_found_when_a_sentinel_is_reachable_again(group):
     with backstay.sync.Backstay(group.url) as stay:
         stay.lock("x", wait=0).acquire().release()
         link = stay.engine._thread_link()
-        watched(stay, group)
-        heard = stay.engine._watch.connect_blocking
-        closed = threading.Event()
+        await_watch(stay, group)
+        connect = stay.engine._watch.connect_blocking
+        reachable = threading.Event()
 
-        def deaf(client_name, patience=None):
-            if not closed.is_set():
-                raise EngineUnavailable("cut off from all Sentinels")
-            return heard(client_name, patience)
+        def connect_when_reachable(client_name, patience=None):
+            if not reachable.is_set():
+                raise EngineUnavailable("no Sentinel is reachable")
+            return connect(client_name, patience)
 
-        stay.engine._watch.connect_blocking = deaf
+        stay.engine._watch.connect_blocking = connect_when_reachable
         for sentinel in group.sentinels:
             say(sentinel, "CLIENT", "KILL", "TYPE", "pubsub")
-        old, _ = replaced_while_it_lives(group)
+        old, _ = replace_live_master(group)
         assert link.ready
-        closed.set()
-        assert eventually(lambda: not link.ready, within=AT_ONCE + 1.0)  # it tries once a second
+        reachable.set()
+        assert eventually(lambda: not link.ready, within=AT_ONCE + 1.0)  # the watch reconnects once a second
         assert still_serves(old)
 
 
 def test_a_sentinel_with_an_older_epoch_is_ignored(group):
-    """It names the old master, which is a master still."""
+    """The Sentinel names the old master, which still is a master."""
     old = group.master()
     real = group.sentinels[0]
 
-    def behind(command):
+    def reply_with_epoch_0(command):
         if b"MASTER" in command:
             return array(bulk("config-epoch"), bulk("0"))
         if b"GET-MASTER-ADDR-BY-NAME" in command:
             return array(bulk("127.0.0.1"), bulk(str(old.port)))
         return None
 
-    with FakeServer(greet=behind) as stale:
+    with FakeServer(greet=reply_with_epoch_0) as stale:
         url = f"redis+sentinel://127.0.0.1:{real.port},127.0.0.1:{stale.port}/{group.service}?failover=0.5"
         with backstay.sync.Backstay(url, profile=NO_RETRIES) as stay:
             stay.lock("x", wait=0).acquire().release()
             link = stay.engine._thread_link()
-            watched(stay, group)
-            replaced_while_it_lives(group)
+            await_watch(stay, group)
+            replace_live_master(group)
             assert eventually(lambda: not link.ready, within=AT_ONCE)
             real.kill()
             with pytest.raises(EngineUnavailable, match="does not know of the last failover"):
@@ -232,7 +231,7 @@ def test_a_sentinel_with_an_older_epoch_is_ignored(group):
 
 
 def test_reconfigured_sentinels_are_trusted_again(quiet_sentinel):
-    """They count failovers from the beginning again."""
+    """Their epoch starts from the beginning."""
     with backstay.sync.Backstay(quiet_sentinel.url) as stay:
         stay.lock("anew", wait=0).acquire().release()
         stay.engine._epoch = 99
@@ -241,18 +240,18 @@ def test_reconfigured_sentinels_are_trusted_again(quiet_sentinel):
 
 
 def test_closing_stops_the_sentinel_watch(quiet_sentinel):
-    def watching():
+    def watch_threads():
         return [thread for thread in threading.enumerate() if thread.name == "backstay-sentinel"]
 
     with backstay.sync.Backstay(quiet_sentinel.url) as stay:
         stay.lock("closing", wait=0).acquire().release()
-        assert len(watching()) == 1
-    assert watching() == []
+        assert len(watch_threads()) == 1
+    assert watch_threads() == []
 
-    async def act():
+    async def main():
         async with backstay.Backstay(quiet_sentinel.url) as stay:
             await stay.locks.inspect("closing")
-            assert len(watching()) == 1
+            assert len(watch_threads()) == 1
 
-    asyncio.run(act())
-    assert watching() == []
+    asyncio.run(main())
+    assert watch_threads() == []

@@ -1,4 +1,4 @@
-"""A worker on a Redis Cluster: eight shards on three masters, and ends of chains that travel between them."""
+"""A worker on a Redis Cluster: eight shards on three masters, and a job that waits for jobs of other shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_worker_serves_every_shard_of_a_cluster(cluster, namespace):
-    async def scene():
+    async def main():
         stay = Backstay(cluster.url, namespace=namespace, shards=8)
         ran = Counter()
 
@@ -40,4 +40,4 @@ def test_a_worker_serves_every_shard_of_a_cluster(cluster, namespace):
             await asyncio.wait_for(task, 30)
         assert ran == {**dict.fromkeys(range(200), 1), "last": 1}
 
-    asyncio.run(scene())
+    asyncio.run(main())

@@ -131,18 +131,18 @@ def test_a_job_that_continues_as_another_has_one_log(start, open_page, tmp_path)
     at = serve(start, tmp_path)
     go = asyncio.Event()
 
-    async def work(looks):
+    async def work(logs_shown):
         async with Backstay(f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal") as stay:
 
             @stay.job()
             async def first() -> None:
-                current_job().log("said by the first")
+                current_job().log("log of the first")
                 await go.wait()
                 current_job().continue_with(second)
 
             @stay.job()
             async def second() -> None:
-                current_job().log("said by the second")
+                current_job().log("log of the second")
 
             @stay.workflow
             def relay(flow):
@@ -151,21 +151,21 @@ def test_a_job_that_continues_as_another_has_one_log(start, open_page, tmp_path)
             run = await relay.start()
             working = asyncio.create_task(stay.worker(signals=False).run(burst=True))
             page = await asyncio.to_thread(open_page, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
-            await asyncio.to_thread(page.shows, "[role=log]", "said by the first")
+            await asyncio.to_thread(page.shows, "[role=log]", "log of the first")
             go.set()
             await working
             await asyncio.to_thread(page.shows, "[role=status]", "success")
             for _ in range(2):
-                await asyncio.to_thread(page.shows, "[role=log]", "said by the second")
+                await asyncio.to_thread(page.shows, "[role=log]", "log of the second")
                 text = await asyncio.to_thread(page.evaluate, "document.querySelector('[role=log]').innerText")
-                looks.append([line for line in text.split("\n") if line])
+                logs_shown.append([line for line in text.split("\n") if line])
                 await asyncio.to_thread(page.open, f"{at}/#/")
                 await asyncio.to_thread(page.shows, "h1", "Runs")
                 await asyncio.to_thread(page.open, f"{at}/#/runs/{run.id}/{quote('a/b (relay)', safe='')}")
 
-    looks = []
-    asyncio.run(work(looks))
-    assert looks == [["said by the first", "said by the second"]] * 2
+    logs_shown = []
+    asyncio.run(work(logs_shown))
+    assert logs_shown == [["log of the first", "log of the second"]] * 2
 
 
 def test_a_run_is_cancelled_after_a_confirmation(at, api, open_page, tmp_path):

@@ -3,7 +3,7 @@ import { useErrorMessage } from "./auth_context.ts";
 
 interface Props {
   label: string;
-  /** The question before an action that cannot be undone; left out: the button acts at once. */
+  /** The question to ask before an action that cannot be undone; without it, the button acts at once. */
   confirm?: string;
   act: () => Promise<unknown>;
   done: () => void;

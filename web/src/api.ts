@@ -13,7 +13,7 @@ export interface RunInfo {
   created_at: number;
   started_at: number | null;
   finished_at: number | null;
-  duration_secs: number | null;
+  duration_ms: number | null;
   cancel_requested: boolean;
   reason: string;
   /** The number of jobs by state. */
@@ -28,7 +28,7 @@ export interface FlowJob {
   name: string;
   status: JobStatus;
   command: string;
-  duration_secs: number | null;
+  duration_ms: number | null;
   started_at: number | null;
   finished_at: number | null;
   depends_on: string[];
@@ -79,10 +79,13 @@ export interface RunEvent {
 }
 
 export interface LogChunk {
+  /** Counted from 0. */
   sequence: number;
   data: string;
   timestamp_ms: number;
-  stream: string;
+  stream: "stdout" | "stderr";
+  /** `stdout`, `stderr`, or `log` for messages. */
+  source: string;
 }
 
 /** An error response of the server, with the detail of its RFC 9457 problem as the message. */

@@ -1,5 +1,5 @@
-// The server's clock in steps of one second. The browser's clock may be wrong, so its skew is subtracted. One timer serves
-// all components.
+// The server's clock, updated every second. The browser's clock may be wrong, so it is corrected by its difference from
+// the server's. One timer serves all components.
 
 import { useSyncExternalStore } from "react";
 

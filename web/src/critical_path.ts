@@ -1,5 +1,5 @@
-// The critical path of a run: backwards from the job that finished last, at each step to the dependency that finished
-// last.
+// The critical path of a run. It is found backwards: from the job that finished last to the dependency that finished
+// last, and so on.
 
 import type { FlowJob } from "./api.ts";
 

@@ -3,14 +3,14 @@ import { duration } from "./format.ts";
 
 interface Props {
   started: number | null;
-  seconds: number | null;
+  milliseconds: number | null;
   running: boolean;
 }
 
 /** A duration; for something that still runs, the time since it started. */
-export function Elapsed({ started, seconds, running }: Props) {
+export function Elapsed({ started, milliseconds, running }: Props) {
   if (running && started !== null) return <Ticking started={started} />;
-  return <>{seconds === null ? "–" : duration(seconds)}</>;
+  return <>{milliseconds === null ? "–" : duration(milliseconds / 1000)}</>;
 }
 
 function Ticking({ started }: { started: number }) {

@@ -20,8 +20,8 @@ export function plainText(text: string): string {
 }
 
 /** The text of a log chunk. A chunk of stdout or stderr may end within a line; chunks of `log` are whole lines. */
-export function shownPiece({ data, stream }: { data: string; stream: string }, next: string): string {
+export function shownPiece({ data, source }: { data: string; source: string }, next: string): string {
   const text = plainText(data);
-  const goesOn = stream !== "log" && next === stream;
+  const goesOn = source !== "log" && next === source;
   return text.endsWith("\n") || goesOn ? text : `${text}\n`;
 }

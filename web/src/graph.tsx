@@ -17,7 +17,7 @@ interface Props {
 
 const TYPES = { job: GraphNode };
 const FIT = { padding: 0.1, maxZoom: 1 };
-/** Up to this many jobs, rendering only visible nodes and drawing all edges in one SVG cost more than they save. */
+/** For more jobs than this, only visible nodes are rendered and one SVG draws all edges; for fewer, that costs more. */
 const MANY = 150;
 const NO_JOBS: FlowJob[] = [];
 
@@ -71,8 +71,8 @@ export default function Graph({ jobs, critical, chosen, onChoose }: Props) {
   );
 }
 
-/** Sets a CSS class while the graph moves, so that the browser shifts a cached layer and redraws it sharp only at rest.
- * It bypasses React to avoid a render. */
+/** Sets a CSS class while the user moves the graph: the browser then shifts a cached layer, and redraws it sharply when
+ * the movement ends. It bypasses React to avoid a render. */
 function mark(moving: boolean): void {
   document.querySelector(".react-flow")?.classList.toggle("moving", moving);
 }

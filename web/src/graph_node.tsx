@@ -20,7 +20,7 @@ export const GraphNode = memo(function GraphNode({ data }: NodeProps<JobNode>) {
           {job.status}
           {job.started_at !== null && " · "}
           {job.started_at !== null && (
-            <Elapsed started={job.started_at} seconds={job.duration_secs} running={job.status === "running"} />
+            <Elapsed started={job.started_at} milliseconds={job.duration_ms} running={job.status === "running"} />
           )}
           {job.attempt > 1 && ` · attempt ${job.attempt}`}
         </span>

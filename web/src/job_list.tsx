@@ -85,7 +85,7 @@ const Row = memo(function Row({ job, critical, chosen, stop, onChoose }: RowProp
           {critical && ", on the critical path"},{" "}
         </span>
         <span className="time">
-          <Elapsed started={job.started_at} seconds={job.duration_secs} running={job.status === "running"} />
+          <Elapsed started={job.started_at} milliseconds={job.duration_ms} running={job.status === "running"} />
         </span>
       </button>
     </li>

@@ -28,8 +28,8 @@ export const JobPanel = memo(function JobPanel({ run, job, onClose, reload }: Pr
       Object.entries(outputs).map(([key, value]) => [`${name}.${key}`, value] as const),
     ),
   );
-  // A plain result instead of named outputs; a command without outputs has the result "{}".
-  const plain = job.output !== null && job.output !== "{}" && !Object.keys(job.outputs).length;
+  // A plain result instead of named outputs.
+  const plain = job.output !== null && !Object.keys(job.outputs).length;
   return (
     <aside className="panel" aria-label={`Job ${job.name}`} onKeyDown={keys}>
       <div className="head">
@@ -52,7 +52,7 @@ export const JobPanel = memo(function JobPanel({ run, job, onClose, reload }: Pr
       )}
       <dl className="facts">
         <Fact name="Duration">
-          <Elapsed started={job.started_at} seconds={job.duration_secs} running={job.status === "running"} />
+          <Elapsed started={job.started_at} milliseconds={job.duration_ms} running={job.status === "running"} />
         </Fact>
         <Fact name="Attempt">
           {job.attempt} of {job.max_retries + 1}

@@ -30,7 +30,7 @@ export function LogView({ workflow, run, job }: Props) {
       {/* aria-live off: a screen reader could not keep up with a log. */}
       <pre ref={box} onScroll={scrolled} tabIndex={0} role="log" aria-live="off" aria-label={`Log of ${job.name}`}>
         {log.chunks.map((chunk, at) => (
-          <Piece key={chunk.sequence} chunk={chunk} next={log.chunks[at + 1]?.stream ?? chunk.stream} />
+          <Piece key={chunk.sequence} chunk={chunk} next={log.chunks[at + 1]?.source ?? chunk.source} />
         ))}
         {!log.chunks.length && <span className="faint">{log.open || !job.uid ? "No output yet" : "No output"}</span>}
       </pre>

@@ -62,7 +62,7 @@ function Head({ run, live, reload }: { run: RunDetail; live: boolean; reload: ()
         <div>
           <dt>Duration</dt>
           <dd>
-            <Elapsed started={run.started_at} seconds={run.duration_secs} running={!over} />
+            <Elapsed started={run.started_at} milliseconds={run.duration_ms} running={!over} />
           </dd>
         </div>
         <div>

@@ -18,7 +18,7 @@ export const isOver = (status: JobStatus): boolean => status !== "queued" && sta
 
 export interface RunState {
   run: RunDetail;
-  /** The sequence number of the last event that it includes. */
+  /** The sequence number of the last event that this state includes. */
   sequence: number;
   /** Whether an event requires a new snapshot: outputs, errors and new jobs are not in events. */
   stale: boolean;
@@ -39,7 +39,7 @@ export function mergeSnapshot(before: RunState | null, run: RunDetail): RunState
 
 function isEqual(one: FlowJob, other: FlowJob): boolean {
   // The client computes the duration of a running job itself.
-  const ignored = { duration_secs: null };
+  const ignored = { duration_ms: null };
   return JSON.stringify({ ...one, ...ignored }) === JSON.stringify({ ...other, ...ignored });
 }
 
@@ -82,18 +82,18 @@ function updateJob(job: FlowJob, event: RunEvent, status: JobStatus): FlowJob {
         ...same,
         started_at: event.timestamp_ms,
         finished_at: null,
-        duration_secs: null,
+        duration_ms: null,
         worker_id: event.worker_id || job.worker_id,
         error: "",
       };
     case "queued":
-      return { ...same, started_at: null, finished_at: null, duration_secs: null, error: event.why };
+      return { ...same, started_at: null, finished_at: null, duration_ms: null, error: event.why };
     default: {
       const started = job.started_at;
       return {
         ...same,
         finished_at: event.timestamp_ms,
-        duration_secs: started === null ? null : Math.max(0, event.timestamp_ms - started) / 1000,
+        duration_ms: started === null ? null : Math.max(0, event.timestamp_ms - started),
         error: status === "failure" ? event.why || job.error : "",
       };
     }
@@ -109,7 +109,7 @@ function updateRun(run: RunDetail, event: RunEvent): RunDetail {
         ...run,
         status,
         finished_at: event.timestamp_ms,
-        duration_secs: Math.max(0, event.timestamp_ms - from) / 1000,
+        duration_ms: Math.max(0, event.timestamp_ms - from),
       };
     }
     case "run_reopened":

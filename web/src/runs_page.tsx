@@ -91,7 +91,7 @@ const Row = memo(function Row({ run }: { run: RunInfo }) {
       </td>
       <td>{run.started_at === null ? "–" : moment(run.started_at)}</td>
       <td className="number">
-        <Elapsed started={run.started_at} seconds={run.duration_secs} running={!isOver(run.status)} />
+        <Elapsed started={run.started_at} milliseconds={run.duration_ms} running={!isOver(run.status)} />
       </td>
     </tr>
   );

@@ -5,12 +5,14 @@ import { follow } from "./follow.ts";
 
 /** Older chunks are dropped, to bound the memory of the page. */
 const MAX_CHUNKS = 5000;
+/** The sequence number before the first chunk, which has 0. */
+const NONE = -1;
 
 export interface Log {
   chunks: LogChunk[];
-  /** The number of chunks that were dropped before those. */
+  /** The number of dropped chunks, which came before `chunks`. */
   dropped: number;
-  /** Whether more may come. */
+  /** Whether more chunks may arrive. */
   open: boolean;
   problem: string;
 }
@@ -18,17 +20,17 @@ export interface Log {
 const EMPTY: Log = { chunks: [], dropped: 0, open: false, problem: "" };
 
 /**
- * The live log of a job, by its name in the run; it joins the logs of all jobs of its chain. `job` "": no job yet. `turn`
- * changes when a finished job runs again: the hook then follows the log from where it stopped.
+ * The live log of a job, by its name in the run; it joins the logs of all jobs of its chain. `job` is "" until the job is
+ * enqueued. `turn` changes when a finished job runs again: the hook then continues after the last chunk that it received.
  */
 export function useLog(workflow: string, run: string, job: string, turn: string): Log {
   const [log, setLog] = useState(EMPTY);
-  const last = useRef({ run: "", job: "", sequence: 0 });
+  const last = useRef({ run: "", job: "", sequence: NONE });
   const describe = useErrorMessage();
   useEffect(() => {
     if (!job) return;
     if (last.current.run !== run || last.current.job !== job) {
-      last.current = { run, job, sequence: 0 };
+      last.current = { run, job, sequence: NONE };
       setLog(EMPTY);
     }
     const position = last.current;
@@ -44,7 +46,7 @@ export function useLog(workflow: string, run: string, job: string, turn: string)
         return { ...before, chunks: surplus ? all.slice(surplus) : all, dropped: before.dropped + surplus };
       });
     };
-    const from = position.sequence > 0 ? { after: String(position.sequence) } : {};
+    const from = position.sequence > NONE ? { after: String(position.sequence) } : {};
     follow<LogChunk>({ path: paths.log(workflow, run, job), ...from, signal, onEvents })
       .catch((error: unknown) => {
         const problem = signal.aborted ? "" : describe(error);

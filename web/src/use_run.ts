@@ -39,8 +39,8 @@ export function useRun(id: string): WatchedRun {
       try {
         const run = await getRun(id, signal);
         if (signal.aborted) return;
-        if (run.started_at !== null && !isOver(run.status) && run.duration_secs !== null) {
-          setClock(run.started_at + run.duration_secs * 1000);
+        if (run.started_at !== null && !isOver(run.status) && run.duration_ms !== null) {
+          setClock(run.started_at + run.duration_ms);
         }
         const first = latest === null;
         set(mergeSnapshot(latest, run));

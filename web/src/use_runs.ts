@@ -26,8 +26,8 @@ export function useRuns(limit: number, status: RunStatus | ""): Runs {
         const found = await listRuns(limit, status, signal);
         if (signal.aborted) return;
         const running = found.find((run) => run.status === "running" && run.started_at !== null);
-        if (running?.started_at && running.duration_secs !== null) {
-          setClock(running.started_at + running.duration_secs * 1000);
+        if (running?.started_at && running.duration_ms !== null) {
+          setClock(running.started_at + running.duration_ms);
         }
         setRuns(found);
         setProblem("");

@@ -8,7 +8,7 @@ const job = (id: string, more: Partial<FlowJob> = {}): FlowJob => ({
   name: id,
   status: "queued",
   command: "",
-  duration_secs: null,
+  duration_ms: null,
   started_at: null,
   finished_at: null,
   depends_on: [],
@@ -30,7 +30,7 @@ const detail = (more: Partial<RunDetail> = {}): RunDetail => ({
   created_at: 0,
   started_at: null,
   finished_at: null,
-  duration_secs: null,
+  duration_ms: null,
   cancel_requested: false,
   reason: "",
   counts: {},
@@ -62,7 +62,7 @@ test("a job is followed from queued to its end", () => {
   assert.equal(running.run.started_at, 3000);
   const done = applyEvents(running, [event(4, "completed", "a")]);
   assert.equal(one(done, "a")?.status, "success");
-  assert.equal(one(done, "a")?.duration_secs, 1);
+  assert.equal(one(done, "a")?.duration_ms, 1000);
   assert.ok(done.stale, "outputs come only with a snapshot");
 });
 
@@ -101,7 +101,7 @@ test("an event of an unknown job requires a new snapshot", () => {
 test("a finished run can reopen", () => {
   const ended = applyEvents(begin(), [event(3, "started", "a"), event(5, "run_finished", "", { why: "failure" })]);
   assert.equal(ended.run.status, "failure");
-  assert.equal(ended.run.duration_secs, 2);
+  assert.equal(ended.run.duration_ms, 2000);
   const open = applyEvents(ended, [event(6, "run_reopened")]);
   assert.equal(open.run.status, "running");
   assert.equal(open.run.finished_at, null);

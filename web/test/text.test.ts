@@ -14,14 +14,14 @@ test("terminal escape sequences are removed", () => {
 
 test("a line that arrives in several chunks is one line", () => {
   const pieces = [
-    { data: "10 %", stream: "stdout" },
-    { data: " 20 %\n", stream: "stdout" },
-    { data: "half", stream: "stdout" },
-    { data: "a warning\n", stream: "stderr" },
-    { data: "step 2", stream: "log" },
-    { data: "step 3", stream: "log" },
+    { data: "10 %", source: "stdout" },
+    { data: " 20 %\n", source: "stdout" },
+    { data: "half", source: "stdout" },
+    { data: "a warning\n", source: "stderr" },
+    { data: "step 2", source: "log" },
+    { data: "step 3", source: "log" },
   ];
-  const text = pieces.map((piece, at) => shownPiece(piece, pieces[at + 1]?.stream ?? piece.stream)).join("");
+  const text = pieces.map((piece, at) => shownPiece(piece, pieces[at + 1]?.source ?? piece.source)).join("");
   assert.equal(text, "10 % 20 %\nhalf\na warning\nstep 2\nstep 3\n");
 });
 

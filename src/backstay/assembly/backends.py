@@ -15,18 +15,20 @@ from backstay.errors import ConfigError
 from backstay.hub.base import Hub
 from backstay.job.api.caller_connection import CallerStore
 from backstay.job.store import Store
-from backstay.runtime.core import Core, Identity
+from backstay.runtime.core import Core, ProcessIdentity
 from backstay.telemetry import Telemetry
 
 
 class OpenHub(Protocol):
-    """Opens the hub of an engine."""
+    """A function that opens the hub of an engine, for the blocking API if `blocking`, else for the async API."""
 
-    def __call__(self, engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub: ...
+    def __call__(self, engine: Engine, identity: ProcessIdentity, telemetry: Telemetry, *, blocking: bool) -> Hub: ...
 
 
 class OpenJobStore(Protocol):
-    """Opens the job store of an engine. `shards` None: use BACKSTAY_SHARDS, if the engine supports shards."""
+    """A function that opens the job store of an engine. Only the Redis engine has shards; if `shards` is None, it takes
+    their number from BACKSTAY_SHARDS.
+    """
 
     def __call__(self, engine: Engine, namespace: str, prefix: str, shards: int | None) -> Store: ...
 
@@ -37,9 +39,9 @@ class Backend:
 
     #: The engine class, or its "module:name", so that registering it does not import it.
     engine: type | str
-    #: None: a Backstay on this engine needs hub=.
+    #: None: the engine has no hub, so a Backstay on it must be given `hub=`.
     open_hub: OpenHub | None = None
-    #: None: the engine has no jobs.
+    #: None: the engine supports no jobs.
     open_job_store: OpenJobStore | None = None
     #: None: jobs cannot be enqueued in a SQL transaction of the caller.
     open_caller_store: Callable[[Core], CallerStore] | None = None
@@ -55,7 +57,9 @@ def register_backend(backend: Backend) -> None:
 
 
 def find_backend(engine: Engine) -> Backend:
-    """Return the backend of the engine's class or of its nearest base class; an empty one for an unknown engine."""
+    """Return the backend of the engine's class or of its nearest base class; for an unknown engine, a Backend without
+    hub and stores.
+    """
     for kind in type(engine).__mro__:
         backend = _BACKENDS.get(_name_class(kind))
         if backend is not None:
@@ -63,8 +67,10 @@ def find_backend(engine: Engine) -> Backend:
     return Backend(engine=type(engine))
 
 
-def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
-    """Open the hub of an engine; the engine runs the hub's operations. Raises ConfigError if it has none."""
+def open_hub(engine: Engine, identity: ProcessIdentity, telemetry: Telemetry, *, blocking: bool) -> Hub:
+    """Open the hub that belongs to an engine; it publishes through that engine. Raises ConfigError if the engine has no
+    hub.
+    """
     backend = find_backend(engine)
     if backend.open_hub is None:
         raise ConfigError(f"no hub is known for {type(engine).__name__}")
@@ -72,8 +78,11 @@ def open_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocki
 
 
 def open_job_store(engine: Engine, prefix: str, shards: int | None = None, *, namespace: str | None = None) -> Store:
-    """Open the job store of an engine. `prefix`: the prefix of the hub's channels. `namespace`: overrides the engine's
-    own. Raises ConfigError if the engine has no job store.
+    """Open the job store of an engine. Raises ConfigError if the engine has no job store.
+
+    prefix: The prefix of the hub's channels.
+    shards: The number of shards that jobs are spread over (Redis).
+    namespace: The namespace of the jobs. Default: the engine's.
     """
     backend = find_backend(engine)
     if backend.open_job_store is None:
@@ -82,7 +91,9 @@ def open_job_store(engine: Engine, prefix: str, shards: int | None = None, *, na
 
 
 def open_caller_store(core: Core) -> CallerStore | None:
-    """Open the job store that works on the caller's own connections; None if the engine is not a SQL database."""
+    """Open the store that enqueues jobs in a SQL transaction of the caller, on the caller's own connection. Returns
+    None if the engine is not a SQL database.
+    """
     backend = find_backend(core.engine)
     return None if backend.open_caller_store is None else backend.open_caller_store(core)
 

@@ -11,10 +11,10 @@ from backstay.assembly.internals import Internals
 from backstay.engine.base import Engine
 from backstay.errors import ConfigError
 from backstay.gate.durability import required_replicas
-from backstay.gate.flows import Spec
+from backstay.gate.flows import GateSpec
 from backstay.gate.machine import UNLIMITED
 from backstay.gate.options import MAX_WAITERS, UNSET, Unset, spec
-from backstay.idempotency.flows import Spec as IdempotencySpec
+from backstay.idempotency.flows import IdempotencySpec
 from backstay.idempotency.options import OnError, OnUnavailable
 from backstay.idempotency.options import spec as idempotency_spec
 from backstay.interop.n8n_wire import keys
@@ -39,12 +39,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BaseBackstay(Generic[LockT, SemaphoreT, ReadWriteT]):
-    """The methods that both APIs share. Subclasses define the types of locks and how decorated functions are called."""
+    """The methods that the async and the blocking Backstay share. Subclasses define which lock classes the methods
+    return, and how `locked` and `idempotent` wrap a function.
+    """
 
     _core: Core
-    _lock_type: Callable[[Core, Spec, Duration | None], LockT]
-    _semaphore_type: Callable[[Core, Spec, Duration | None], SemaphoreT]
-    _rwlock_type: Callable[[Core, Spec, Spec, Duration | None], ReadWriteT]
+    _lock_type: Callable[[Core, GateSpec, Duration | None], LockT]
+    _semaphore_type: Callable[[Core, GateSpec, Duration | None], SemaphoreT]
+    _rwlock_type: Callable[[Core, GateSpec, GateSpec, Duration | None], ReadWriteT]
     _wired_spec: WiredSpec = staticmethod(n8n_limits.n8n_spec)
 
     @property
@@ -147,12 +149,13 @@ class BaseBackstay(Generic[LockT, SemaphoreT, ReadWriteT]):
         return self._rwlock_type(core, reader, writer, wait)
 
     def guard(self, lease: GateLease) -> Guard:
-        """Return a guard whose writes fail with StaleFence once a later holder has written:
-        `stay.guard(lease).sql(db).update(…)`.
+        """Return a guard for database writes that only the holder of the lock may do:
+        `stay.guard(lease).sql(db).update(…)`. If a later holder has already written the same data, the write fails with
+        StaleFence.
 
         lease: An exclusive lease, of `lock` or `rwlock.write()`.
         """
-        from backstay.guard.base import Guard  # loaded only by programs that use it
+        from backstay.guard.base import Guard  # not imported above: most programs use no guard
 
         return Guard(lease)
 
@@ -221,7 +224,9 @@ class BaseBackstay(Generic[LockT, SemaphoreT, ReadWriteT]):
         return decorate
 
     def _wrap_locked(self, function: F, template: KeyTemplate, options: dict[str, Any]) -> F:
-        """Return a function whose calls hold the lock that the template names."""
+        """Wrap a function, so that each call runs under a lock. `template` makes the lock's name from the call's
+        arguments; `options` are those of `lock`.
+        """
         raise NotImplementedError
 
     def _wrap_idempotent(
@@ -232,14 +237,16 @@ class BaseBackstay(Generic[LockT, SemaphoreT, ReadWriteT]):
         options: IdempotencySpec,
         codec: Codec | None,
     ) -> F:
-        """Return a function whose calls run once per key."""
+        """Wrap a function, so that it runs once per idempotency key. The parameters are those of `idempotent`."""
         raise NotImplementedError
 
 
 def wrap_blocking_locked(
     function: F, template: KeyTemplate, make_lock: Callable[[str], AbstractContextManager[object]]
 ) -> F:
-    """Return a blocking function whose calls hold the lock that `make_lock` returns for their name."""
+    """Wrap a blocking function, so that each call runs under a lock. `template` makes the lock's name from the call's
+    arguments; `make_lock` returns the lock of that name.
+    """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

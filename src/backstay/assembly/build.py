@@ -1,4 +1,4 @@
-"""Build the core of a Backstay: engine, hub, port and stores."""
+"""Build the core of a Backstay: the object that holds its engine, hub, port and stores."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from backstay.engine.base import OperationRunner
 from backstay.hub.base import Hub
 from backstay.job.api.caller_connection import CALLER_STORE
 from backstay.job.store import JOB_STORE
-from backstay.runtime.core import Core, Identity
+from backstay.runtime.core import Core, ProcessIdentity
 from backstay.runtime.port import AsyncPort, BlockingPort
 from backstay.telemetry import Telemetry
 
 
 def build_core(settings: Settings, *, blocking: bool) -> Core:
-    """Build the core of a Backstay with these settings. It does not connect; stores are opened at first use."""
+    """Build the core, which every operation takes as its first argument. This does not connect to the engine; stores
+    are opened at first use.
+    """
     chosen = settings.engine
     if chosen is None:
         chosen = resolve_engine(settings.url, settings.namespace, blocking=blocking)
     telemetry = Telemetry()
     given = settings.hub
     runner: OperationRunner = chosen
-    make: Callable[[Identity], Hub]
+    make: Callable[[ProcessIdentity], Hub]
     if isinstance(given, Hub):
         runner = given.runner or chosen
         make = lambda _: given  # noqa: E731 - the same hub for every identity

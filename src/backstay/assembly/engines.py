@@ -24,8 +24,8 @@ def open_engine(url: str, namespace: str) -> Engine:
         from backstay.engine.sqlite.address import parse as parse_sqlite
         from backstay.engine.sqlite.engine import SqliteEngine
 
-        path, synchronous, timeout = parse_sqlite(url)
-        return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout)
+        path, synchronous, timeout, file_mode = parse_sqlite(url)
+        return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout, file_mode=file_mode)
     if scheme.partition("+")[0] in REDIS:
         from backstay.engine.redis.topology.open import open_redis
 
@@ -36,7 +36,7 @@ def open_engine(url: str, namespace: str) -> Engine:
         from backstay.engine.postgres.engine import PostgresEngine
 
         return PostgresEngine(parse_postgres(url), namespace=namespace)
-    # Without a scheme, the text before a colon may be a password: show it only if it looks like a scheme.
+    # In a malformed URL, the text before the first colon may be a password: show it only if it looks like a scheme.
     shown = f"scheme {scheme!r}" if scheme.isalpha() and "://" in url else "URL"
     raise ConfigError(
         f"unknown engine {shown}; use sqlite:///backstay.db, memory://, redis://127.0.0.1:6379/0"
@@ -45,8 +45,8 @@ def open_engine(url: str, namespace: str) -> Engine:
 
 
 def resolve_engine(given: object, namespace: str, *, blocking: bool, what: str = "an engine is") -> Engine:
-    """Open the engine of a URL, or of the user's own client or pool, which is never closed. `what`: how the ConfigError
-    for any other object begins.
+    """Open the engine of a URL, or of the user's own client or pool, which is never closed. For any other object, raise
+    a ConfigError that lists the accepted values; `what` begins its message and names the option.
     """
     if isinstance(given, str):
         return open_engine(given, namespace)
@@ -60,7 +60,7 @@ def resolve_engine(given: object, namespace: str, *, blocking: bool, what: str =
 
 
 def require_psycopg() -> None:
-    """Raise ConfigError, which names the extra, if the driver is not installed."""
+    """Raise ConfigError if psycopg is not installed. The message names the pip extra."""
     if find_spec("psycopg") is None:
         raise ConfigError("PostgreSQL needs its driver: pip install 'backstay[postgres]'")
 

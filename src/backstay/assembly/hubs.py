@@ -9,7 +9,7 @@ from backstay.assembly.engines import resolve_engine
 from backstay.engine.base import Engine, WakesAfterCommit
 from backstay.errors import ConfigError
 from backstay.hub.base import Hub
-from backstay.runtime.core import Identity
+from backstay.runtime.core import ProcessIdentity
 from backstay.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from backstay.engine.sqlite.engine import SqliteEngine
 
 
-def open_local_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
+def open_local_hub(engine: Engine, identity: ProcessIdentity, telemetry: Telemetry, *, blocking: bool) -> Hub:
     """Open SQLite's hub: in-process delivery, and polling of the file for other processes on this host."""
     from backstay.hub.local import LocalHub
 
@@ -26,10 +26,10 @@ def open_local_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, 
     return LocalHub(cast("SqliteEngine", engine), inbox=identity.inbox, runner=engine, observe=observe)
 
 
-def open_redis_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
+def open_redis_hub(engine: Engine, identity: ProcessIdentity, telemetry: Telemetry, *, blocking: bool) -> Hub:
     """Open Redis's hub, over Pub/Sub."""
     from backstay.hub.redis import RedisHub
-    from backstay.hub.redis_connection import AsyncConnector, ThreadConnector
+    from backstay.hub.redis_subscription import AsyncConnector, ThreadConnector
 
     server = cast("RedisEngine", engine)
     server.watch(make_observer(telemetry, "link"))
@@ -37,7 +37,7 @@ def open_redis_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, 
     return RedisHub(connector, runner=engine, observe=make_observer(telemetry, "hub"))
 
 
-def open_postgres_hub(engine: Engine, identity: Identity, telemetry: Telemetry, *, blocking: bool) -> Hub:
+def open_postgres_hub(engine: Engine, identity: ProcessIdentity, telemetry: Telemetry, *, blocking: bool) -> Hub:
     """Open PostgreSQL's hub, over LISTEN and NOTIFY."""
     from backstay.hub.postgres import PostgresHub
 
@@ -46,7 +46,9 @@ def open_postgres_hub(engine: Engine, identity: Identity, telemetry: Telemetry, 
 
 
 def resolve_hub_engine(given: object, engine: Engine, *, blocking: bool) -> Engine:
-    """Open the engine whose hub replaces `engine`'s own (`hub=`), from a URL or from the user's own client or pool."""
+    """Open the engine whose hub is used instead of `engine`'s own, from the option `hub=`: a URL, or the user's own
+    client or pool. Raises ConfigError if `engine` is Redis, whose scripts always publish through Redis itself.
+    """
     if not isinstance(engine, WakesAfterCommit):
         raise ConfigError(
             f"{type(engine).__name__} notifies waiters itself: omit hub= and BACKSTAY_HUB, or use SQLite or PostgreSQL"
@@ -56,7 +58,9 @@ def resolve_hub_engine(given: object, engine: Engine, *, blocking: bool) -> Engi
 
 
 def make_observer(telemetry: Telemetry, prefix: str) -> Callable[..., None]:
-    """Return a callback that emits the events of a hub or link as telemetry events `<prefix>.<event>`."""
+    """Return a callback that a hub or a Redis connection calls with each of its events. The callback passes the event
+    on to `telemetry` under the name `<prefix>.<event>`.
+    """
 
     def observe(event: str, **facts: Any) -> None:
         telemetry.emit(f"{prefix}.{event}", **facts)

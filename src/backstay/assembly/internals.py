@@ -10,8 +10,8 @@ from backstay.job.api.definition import BaseJobType
 from backstay.job.api.registry import JOB_TYPES
 from backstay.job.flows import send
 from backstay.job.store import JOB_STORE, Store
-from backstay.runtime.core import Core, Identity
-from backstay.runtime.keeper import Keeper
+from backstay.runtime.core import Core, ProcessIdentity
+from backstay.runtime.lease_keeper import Keeper
 from backstay.telemetry import Telemetry
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Internals:
         return self.core.hub
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProcessIdentity:
         return self.core.identity
 
     @property
@@ -49,7 +49,7 @@ class Internals:
 
     @property
     def job_store(self) -> Store:
-        """The job store: its methods return operations for `send`."""
+        """The job store. Its methods only build operations and return them; pass one to `send` to run it."""
         return self.core.services.get(JOB_STORE)
 
     @property

@@ -17,13 +17,14 @@ class Upgrade(NamedTuple):
 
 
 def has_schema(url: str) -> bool:
-    """Return whether the engine of this URL has a schema that can be migrated by hand."""
+    """Return whether this URL is one of PostgreSQL, the only engine that `backstay migrate` upgrades."""
     return urlsplit(url).scheme in POSTGRES
 
 
 def render_schema(since: int) -> tuple[str, list[str]]:
-    """Return the SQL that upgrades a database from schema `since` (0: none), and the grants for a user who may not
-    create tables; no grants if nothing changes. Raises ConfigError without the driver.
+    """Return the SQL that upgrades a database from schema version `since` (0: no schema yet), and the GRANT statements
+    for an application's user who may not create tables. If `since` is already the latest version, there are no
+    GRANT statements. Raises ConfigError if psycopg is not installed.
     """
     require_psycopg()
     from backstay.engine.postgres import schema
@@ -43,7 +44,7 @@ def upgrade_schema(url: str) -> Upgrade:
 
     address = parse(url)
     session = connect(address, "backstay:migrate")
-    session.until = float("inf")  # migrating a large table may take long
+    session.until = float("inf")  # no timeout: migrating a large table may take long
     try:
         before = schema.version(session)
         schema.upgrade(session, str(address))

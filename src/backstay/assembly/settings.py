@@ -13,7 +13,7 @@ from backstay.policy import BALANCED, Policy
 from backstay.runtime import validation
 
 NAMESPACE = "backstay"
-#: A worker polls each shard, so each one has a cost.
+#: The largest number of shards. A worker polls every shard, so each shard adds load.
 MOST_SHARDS = 256
 
 
@@ -32,7 +32,7 @@ class Settings:
         engine: Engine | ClientObject | None = None,
         shards: int | None = None,
     ) -> None:
-        #: None: use BACKSTAY_SHARDS, if the engine supports shards.
+        #: None: the Redis engine takes the number from BACKSTAY_SHARDS. Other engines have no shards.
         self.shards = None if shards is None else check_shards(shards, "shards")
         self.engine: Engine | None = None
         if engine is not None and hasattr(engine, "apply_many"):
@@ -46,7 +46,8 @@ class Settings:
         self.namespace = validation.check_namespace(namespace or os.environ.get("BACKSTAY_NAMESPACE") or NAMESPACE)
         self.policy = profile or BALANCED
         self.hub: str | Hub | ClientObject | None = hub if hub is not None else os.environ.get("BACKSTAY_HUB") or None
-        if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):  # the engine's own hub
+        # A `hub=` that names the engine itself is the same as none.
+        if self.hub is self.url or (isinstance(self.hub, str) and self.hub == self.url):
             self.hub = None
         self.hub_prefix = self.namespace if hub_prefix is None else validation.check_namespace(hub_prefix, "hub_prefix")
 
@@ -60,7 +61,9 @@ def read_shards() -> int:
 
 
 def check_shards(given: int, what: str) -> int:
-    """Return a valid number of shards. Raises ConfigError; `what` names the option."""
+    """Return the given number of shards if it is valid, else raise a ConfigError. `what` is the name of the option or
+    variable in its message.
+    """
     if validation.check_count(given, what) > MOST_SHARDS:
         raise ConfigError(f"{what} is at most {MOST_SHARDS}; got {given}")
     return given

@@ -40,7 +40,8 @@ def open_redis_job_store(engine: Engine, namespace: str, prefix: str, shards: in
     from backstay.job.stores.redis.store import RedisStore
 
     shards = read_shards() if shards is None else shards
-    # No announcements on a Cluster or with shards: a hint's counter may be on another node, and a hint names no shard.
+    # No announcements on a Cluster or with several shards: the counter of an announcement may be on another node, and
+    # an announcement does not name a shard.
     return RedisStore(namespace, prefix, shards, announces=shards == 1 and not engine.is_clustered)
 
 

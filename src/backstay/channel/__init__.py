@@ -1,1 +1,1 @@
-"""`stay.hub`: publish messages and job announcements, and listen for them."""
+"""Channels for users (`stay.hub`): publish messages, announce pending jobs, and listen for both."""

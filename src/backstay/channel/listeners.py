@@ -19,14 +19,14 @@ from backstay.runtime.flows import Latch
 
 #: The number of unread messages that a listener buffers. On overflow it drops them all and reports `missed`.
 BUFFER = 1000
-#: Seconds that entering a listener waits for each subscription.
+#: How many seconds entering a listener waits for each subscription to become active.
 OPEN_WAIT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a channel. `missed`: the connection broke or the buffer overflowed, so messages may be lost and the
-    reader must check the state itself.
+    """A message of a channel. With `missed`, it only reports that earlier messages may be lost, because the connection
+    broke or the buffer overflowed: the reader must then read the state that the messages announced.
     """
 
     channel: str
@@ -35,7 +35,9 @@ class Message:
 
 
 class Notice(Protocol):
-    """Any message that a listener returns."""
+    """The one attribute that a class of messages needs for use with a `Listener`. `missed`: this message only reports
+    that earlier messages of its channel may be lost.
+    """
 
     @property
     def missed(self) -> bool: ...
@@ -46,13 +48,14 @@ M = TypeVar("M", bound=Notice)
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec(Generic[M]):
-    """One channel of a listener. `decode` converts a payload to a message, None if it is malformed; `wants` filters
-    messages; `missed` is the message that reports lost ones.
-    """
+    """One channel of a listener, and how its payloads become messages."""
 
     channel: str
+    #: Converts a payload to a message, or to None if the payload is malformed.
     decode: Callable[[str], M | None]
+    #: The message that the listener returns after messages of this channel may have been lost.
     missed: M
+    #: Whether the listener returns a message. It ignores each message for which this is False.
     wants: Callable[[M], bool] = lambda _: True
 
 
@@ -66,14 +69,14 @@ class Listener(Generic[M]):
         self._channels = channels
         #: Each message with its channel, so that an overflow is reported for the right channels.
         self._messages: deque[tuple[ChannelSpec[M], M]] = deque()
-        #: At least two per channel: the `missed` messages of all channels alone must not overflow it.
+        #: At least two messages per channel, so that the `missed` messages of all channels do not overflow the buffer.
         self._buffer = max(buffer, 2 * len(channels))
-        #: The latches of the readers that wait for a message.
+        #: One latch (a wake-up signal) for each reader that waits for a message.
         self._waiting: set[Latch] = set()
         self._subscriptions: list[Subscription] = []
 
     def _on_payload(self, channel: ChannelSpec[M], payload: str | None) -> None:
-        """Buffer a message; called on the hub's thread. None: messages may have been missed."""
+        """Buffer a message; called on the hub's thread. A payload of None means that messages may have been missed."""
         messages = self._messages
         if payload is None:
             message = channel.missed
@@ -94,9 +97,13 @@ class Listener(Generic[M]):
         self.wake()
 
     def _overflow(self, last: ChannelSpec[M]) -> None:
-        """Drop all buffered messages and the one that has just come on `last`; report `missed` once per channel."""
+        """Drop all buffered messages and the one that has just arrived on the channel `last`. Buffer one `missed`
+        message for each channel that lost messages.
+        """
         lost: dict[str, ChannelSpec[M]] = {}
-        with suppress(IndexError):  # one by one: a message that a reader takes meanwhile is not lost
+        # One by one, not with clear(): `lost` then contains only the channels of messages that were dropped here. A
+        # message that a reader takes during this loop is not dropped.
+        with suppress(IndexError):
             while True:
                 spec, _ = self._messages.popleft()
                 lost[spec.channel] = spec
@@ -106,7 +113,7 @@ class Listener(Generic[M]):
             self._core.telemetry.emit("hub.overflow", channel=name)
 
     def wake(self) -> None:
-        """Wake all waiting readers."""
+        """Wake all waiting readers: a message arrived, or the listener or its Backstay was closed."""
         for latch in list(self._waiting):
             latch.set()
 
@@ -116,7 +123,6 @@ class Listener(Generic[M]):
         if self._subscriptions:
             raise ConfigError("this listener is entered already; create another with listen()")
         self._messages.clear()
-        core.wakeables.add(self)
         try:
             for channel in self._channels:
                 await self._subscribe(core, channel)
@@ -133,7 +139,7 @@ class Listener(Generic[M]):
             prompt=True,
         )
         self._subscriptions.append(subscription)
-        await core.port.park(ready, OPEN_WAIT)
+        await core.park(ready, OPEN_WAIT)
         if subscription.error is not None:
             raise subscription.error
         if not subscription.is_ready:
@@ -146,7 +152,7 @@ class Listener(Generic[M]):
         until = None if timeout is None else steady() + timeout
         left = timeout
         while True:
-            with suppress(IndexError):  # empty, or another reader took the last message
+            with suppress(IndexError):  # no message, or another reader took the last one
                 return messages.popleft()[1]
             if core.closed or not self._subscriptions:
                 raise Closed("this listener was exited, or its Backstay is closed; no more messages arrive")
@@ -156,8 +162,9 @@ class Listener(Generic[M]):
             self._waiting.add(latch)
             try:
                 # Both this method and `_on_payload` write first and read second, so no wake-up is lost between them.
-                if not messages and not core.closed:
-                    await core.port.park(latch, left)
+                if not messages:
+                    with suppress(Closed):  # raised above, once the messages that have arrived are read
+                        await core.park(latch, left)
             finally:
                 self._waiting.discard(latch)
             if until is not None:
@@ -167,12 +174,11 @@ class Listener(Generic[M]):
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             subscription.close()
-        self._core.wakeables.discard(self)
         self.wake()
 
 
 def message_channels(names: Iterable[str]) -> list[ChannelSpec[Message]]:
-    """Return the specs of a user's own channels, without duplicates."""
+    """Return one ChannelSpec for each channel that the user named, without duplicates."""
     return [_message_channel(name) for name in dict.fromkeys(validation.check_name(name, "channel") for name in names)]
 
 
@@ -181,7 +187,7 @@ def _message_channel(name: str) -> ChannelSpec[Message]:
 
 
 def scheduled_channel(types: str | Iterable[str] | None) -> ChannelSpec[Scheduled]:
-    """Return the spec of the channel that announces pending jobs of these types; None: of all types."""
+    """Return the ChannelSpec for announcements of pending jobs of these types; None: of all types."""
     missed = Scheduled("", "", missed=True)
     if types is None:
         return ChannelSpec(protocol.SCHEDULED, protocol.read_scheduled, missed)

@@ -1,4 +1,4 @@
-"""The command line. It imports without its extra, so that it can report the missing package."""
+"""The command line. This package imports without the `cli` extra, so that `main` can say which extra to install."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXTRA = {"typer", "rich"}
 
 
 def main() -> None:
-    """Run the `backstay` program."""
+    """Run the `backstay` program; without the `cli` extra, print how to install it and exit with code 2."""
     try:
         import_module("rich")  # commands import it late; a missing package must be reported at the start
         from backstay.cli.root import app

@@ -1,4 +1,4 @@
-"""The engine and namespace that a command connects to: the global options, resolved once."""
+"""The engine and namespace that a command connects to, from the global options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "sqlite:///backstay.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionOptions:
     """The values of `--url`, `--namespace` and `--shards`."""
 
     url: str
@@ -28,7 +28,9 @@ class Connection:
 
     @contextmanager
     def existing(self) -> Generator[Backstay, None, None]:
-        """Open for inspection and repair. A SQLite file must exist already, so that a typo does not create one."""
+        """Open a blocking Backstay for commands that inspect or change existing data. Raise ConfigError if the URL
+        names a SQLite file that does not exist: opening it would create an empty database after a typo in the URL.
+        """
         stay = self.blocking()
         path = _shared(stay.engine)
         if path is not None and not path.exists():
@@ -37,18 +39,23 @@ class Connection:
             yield stay
 
     def blocking(self) -> Backstay:
-        """A blocking Backstay that is not opened yet; a missing SQLite file is created when it opens."""
+        """Return a blocking Backstay that is not open yet. Opening it creates a missing SQLite file."""
         return Backstay(self.url, namespace=self.namespace, shards=self.shards)
 
-    def create(self) -> AsyncBackstay:
-        """An async Backstay for taking locks. It is not opened yet; opening creates a missing SQLite file."""
+    def create(self, *, private: bool = False) -> AsyncBackstay:
+        """Return an async Backstay that is not open yet. Opening it creates a missing SQLite file. With `private`, no
+        other process needs the data, so memory:// is allowed.
+        """
         stay = AsyncBackstay(self.url, namespace=self.namespace, shards=self.shards)
-        _shared(stay.engine)
+        if not private:
+            _shared(stay.engine)
         return stay
 
 
 def _shared(engine: Engine) -> Path | None:
-    """The engine's SQLite file, if it has one. Rejects memory://, which other processes cannot see."""
+    """Return the path of the engine's SQLite file; None for other engines. Raise ConfigError for memory://, which
+    exists only inside one process: a command would not see the data of any other process.
+    """
     path = find_database_file(engine)
     if path is None:
         return None
@@ -57,9 +64,9 @@ def _shared(engine: Engine) -> Path | None:
     return Path(path)
 
 
-def connection(context: typer.Context) -> Connection:
-    """The connection of the running command."""
+def connection(context: typer.Context) -> ConnectionOptions:
+    """Return the connection that the root command has stored in the context."""
     found = context.obj
-    if not isinstance(found, Connection):
+    if not isinstance(found, ConnectionOptions):
         raise TypeError("the root command has not run")
     return found

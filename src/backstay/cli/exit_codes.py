@@ -15,28 +15,30 @@ from backstay.errors import (
 )
 
 OK = 0
-#: The command was valid and is refused: the caller is not the owner, the lock is free, or the user did not confirm.
+#: The command was valid but had no effect: for example, another caller owns the lock, or the user did not confirm.
 FAILED = 1
-#: A wrong option, or settings that do not fit together.
+#: An invalid option, or options that exclude one another.
 USAGE = 2
 #: The engine (or the n8n server) is unreachable or rejects requests.
 ENGINE = 3
-#: `doctor`: the worst finding. The numbers have the same meaning as above.
+#: `doctor` and `n8n doctor`, only with `--strict`: there are warnings, but no problems.
 WARNINGS = 1
+#: `doctor` and `n8n doctor`: there is at least one problem. `n8n validate`: a file cannot be read.
 PROBLEMS = 2
-#: `lock`: the lock was not free in time. sysexits.h: EX_TEMPFAIL, try again later.
+#: `lock` and `limits hit`: the lock was not free in time, or the limit was reached. In sysexits.h: EX_TEMPFAIL.
 NOT_ACQUIRED = 75
-#: `lock`: the lease ended before the command did.
+#: `lock`: the lock was lost while the command ran.
 LEASE_LOST = 76
-#: `lock`: the shell's codes for a program that cannot run.
+#: `lock`: the command's program is not executable. Shells also exit with 126 in this case.
 NOT_EXECUTABLE = 126
+#: `lock`: the command's program was not found. Shells also exit with 127 in this case.
 NOT_FOUND = 127
 #: `lock`: added to the number of the signal that ended the command or the wait for the lock.
 SIGNALLED = 128
 
 
-def of(error: BackstayError) -> int:
-    """The exit code for an error."""
+def for_error(error: BackstayError) -> int:
+    """Return the exit code of a command that fails with this error."""
     match error:
         case ConfigError() | BadInput():
             return USAGE

@@ -1,6 +1,6 @@
 """The commands and command groups of `backstay`. A new group is one module and one line here.
 
-A group's module imports the packages of its extra inside its commands, so that `backstay --help` always works.
+A command imports optional packages only when it runs, so that `backstay --help` works without them.
 """
 
 from __future__ import annotations

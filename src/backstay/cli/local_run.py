@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay import Backstay
-from backstay.cli.views.run_progress import Progress, Row
+from backstay.cli.views.run_progress import Row, RunProgress
 from backstay.cli.views.run_watch import Viewer, Watch
 from backstay.errors import ConfigError
 from backstay.job.model import LogLine
@@ -23,13 +23,13 @@ from backstay.workflow.definition import Workflow
 from backstay.workflow.planning.plan import plan_run
 
 NAMESPACE = "backstay-run"
-#: Signals that cancel the run. A second one stops the worker without waiting for the run to end.
+#: Signals that cancel the run. A second signal stops the worker at once.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What to run, and with which options."""
+    """The workflow that `backstay run` runs, its inputs, and the options of the worker that runs its jobs."""
 
     workflow: Workflow
     inputs: Mapping[str, Any]
@@ -43,15 +43,15 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The result of the run. `signal`: the signal that cancelled it, or 0."""
+    """The result of a run. `signal`: the number of the signal that cancelled it, or 0."""
 
     run: Run
-    progress: Progress
+    progress: RunProgress
     signal: int
 
 
-def only(workflow: Workflow, wanted: tuple[str, ...]) -> Workflow:
-    """Reduce a workflow to the given jobs and the jobs that they need. Raises ConfigError."""
+def select_jobs(workflow: Workflow, wanted: tuple[str, ...]) -> Workflow:
+    """Return the workflow with only the wanted jobs and the jobs that they need. Raise ConfigError for unknown jobs."""
     if not wanted:
         return workflow
     kept: set[str] = set()
@@ -66,8 +66,8 @@ def only(workflow: Workflow, wanted: tuple[str, ...]) -> Workflow:
     return replace(workflow, jobs={job: spec for job, spec in workflow.jobs.items() if job in kept})
 
 
-async def run_locally(request: RunRequest, viewer: Callable[[Progress], Viewer]) -> RunOutcome:
-    """Run to the end. No process of a command survives the call, however the run ends."""
+async def run_locally(request: RunRequest, viewer: Callable[[RunProgress], Viewer]) -> RunOutcome:
+    """Run the workflow and return its result. All processes of its commands have ended when this returns or raises."""
     async with Backstay("memory://", namespace=NAMESPACE) as stay:
         core = stay.internals.core
         made = plan_run(core, request.workflow, request.inputs, trigger="cli")
@@ -83,12 +83,12 @@ async def run_locally(request: RunRequest, viewer: Callable[[Progress], Viewer])
             directory=request.directory,
         )
         run = await flows.start(core, made)
-        stops = _Stops(stay, run.id, worker.stop)
-        watch = Watch(core, run, lambda progress: stops.around(viewer(progress), fail_fast=request.fail_fast))
+        stops = _EarlyCancel(stay, run.id, worker.stop)
+        watch = Watch(core, run, lambda progress: stops.wrap_viewer(viewer(progress), fail_fast=request.fail_fast))
         working = asyncio.get_running_loop().create_task(worker.run())
         with stops:
             try:
-                watching = asyncio.get_running_loop().create_task(watch.to_the_end())
+                watching = asyncio.get_running_loop().create_task(watch.follow())
                 await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
                 if not watching.done():  # the worker stopped at once, on a second signal
                     watching.cancel()
@@ -102,8 +102,8 @@ async def run_locally(request: RunRequest, viewer: Callable[[Progress], Viewer])
         return RunOutcome(run, watch.progress, stops.signal)
 
 
-class _Stops:
-    """Cancels the run early: on a signal, and with `fail_fast` on the first failure."""
+class _EarlyCancel:
+    """Cancels the run on the first signal and, with `fail_fast`, on the first failed job."""
 
     def __init__(self, stay: Backstay, run: str, now: Callable[..., None]) -> None:
         self._stay = stay
@@ -135,33 +135,35 @@ class _Stops:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def around(self, viewer: Viewer, *, fail_fast: bool) -> Viewer:
+    def wrap_viewer(self, viewer: Viewer, *, fail_fast: bool) -> Viewer:
         return _FailFast(viewer, self._cancel) if fail_fast else viewer
 
 
 class _FailFast:
-    """A viewer that cancels the run on its first failure."""
+    """Passes all calls on to another viewer (`Viewer`: what shows the run to the user). Cancels the run when the first
+    job fails.
+    """
 
     def __init__(self, viewer: Viewer, cancel: Callable[[str], None]) -> None:
         self._viewer = viewer
         self._cancel = cancel
         self._done = False
 
-    def moved(self, row: Row, event: RunEvent) -> None:
-        self._viewer.moved(row, event)
+    def on_event(self, row: Row, event: RunEvent) -> None:
+        self._viewer.on_event(row, event)
         if row.is_bad and not self._done:
             self._done = True
             self._cancel(f"{row.key} failed")
 
-    def wrote(self, row: Row, line: LogLine) -> None:
-        self._viewer.wrote(row, line)
+    def on_output(self, row: Row, line: LogLine) -> None:
+        self._viewer.on_output(row, line)
 
-    def look(self) -> None:
-        self._viewer.look()
+    def on_poll(self) -> None:
+        self._viewer.on_poll()
 
 
-def cores() -> int:
-    """The default number of concurrent jobs."""
+def count_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     with suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

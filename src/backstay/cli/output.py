@@ -13,64 +13,62 @@ import typer
 from backstay.cli import exit_codes
 from backstay.errors import HolderInfo, JobNotFound, RunNotFound, WorkflowNotFound
 from backstay.gate.view import WaiterInfo
+from backstay.runtime.serialization import printable as printable  # noqa: PLC0414 - commands import it from here
 
-#: The table width of output to a pipe or file: `grep` needs unfolded lines.
+#: The width of tables in a pipe or file. It is so large that no line is folded, because `grep` needs whole lines.
 PIPE_WIDTH = 10_000
 #: The key in a command's context that records `--json`.
-JSON_ASKED = "backstay.json"
+JSON_REQUESTED = "backstay.json"
 
 T = TypeVar("T")
 
 
-def printable(text: str) -> str:
-    """Escape control characters: a lock's name must not move the cursor, colour the terminal or break the line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def quoted(name: str) -> str:
-    """Quote a lock's name for a sentence."""
+def quote(name: str) -> str:
+    """Return a name in quotes, with control characters escaped."""
     return f"'{printable(name)}'"
 
 
-def who(party: HolderInfo | WaiterInfo) -> str:
-    """Describe a holder or waiter: its program and execution."""
+def describe_caller(party: HolderInfo | WaiterInfo) -> str:
+    """Describe a holder or waiter by its program and execution id: `report.sh (1234)`."""
     program = party.workflow_name or party.workflow_id or "unknown"
     return printable(f"{program} ({party.execution_id})" if party.execution_id else program)
 
 
 def say(line: str) -> None:
-    """Print a line of output."""
+    """Print a line on standard output."""
     print(line)
 
 
 def warn(line: str) -> None:
-    """Print an error or progress as one line on standard error."""
-    with contextlib.suppress(OSError):  # standard error is closed; the command itself goes on
+    """Print one line on standard error, for errors and progress."""
+    with contextlib.suppress(OSError):  # standard error may be closed; that must not fail the command
         print(f"backstay: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def say_json(value: dict[str, Any]) -> None:
-    """Print JSON for programs. Fences are strings: not every JSON reader has 64-bit integers."""
+    """Print an object as indented JSON."""
     print(json.dumps(value, indent=2))
 
 
-def asks_for_json(context: Any, value: bool) -> bool:
-    """The callback of `--json`: errors of this command are printed as JSON, too. It is eager, so it runs first."""
-    context.meta[JSON_ASKED] = value
+def record_json_option(context: Any, value: bool) -> bool:
+    """The callback of `--json`: record in the command's context that JSON is wanted, for errors as well. The option is
+    eager, which means that it is parsed before the others: so even an invalid other option is reported as JSON.
+    """
+    context.meta[JSON_REQUESTED] = value
     return value
 
 
 def wants_json(context: Any) -> bool:
-    return context.meta.get(JSON_ASKED) is True
+    return context.meta.get(JSON_REQUESTED) is True
 
 
 def say_refusal(message: str, kind: str, exit_code: int) -> None:
-    """Print an error as JSON for a command with `--json`. Standard error has the line for people."""
+    """Print an error as a JSON object on standard output. The caller prints the same message on standard error."""
     say_json({"error": {"kind": kind, "message": message, "exit_code": exit_code}})
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """Print aligned columns, folded to fit a terminal and unfolded elsewhere."""
+    """Print aligned columns. On a terminal, long cells are folded to fit; in a pipe or file, each row is one line."""
     from rich.console import Console  # the import takes 0.1 s; `--json` and `lock` do not need it
     from rich.table import Table
     from rich.text import Text
@@ -85,7 +83,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: S
 
 
 def fetch_or_exit(fetch: Callable[[], T]) -> T:
-    """Fetch a job, run or workflow; print one line and exit when it does not exist."""
+    """Return the fetched job, run or workflow. When it does not exist, print the error and exit with code 1."""
     try:
         return fetch()
     except (JobNotFound, RunNotFound, WorkflowNotFound) as error:

@@ -1,4 +1,4 @@
-"""The root command: global options, and errors as one line and an exit code."""
+"""The root command: it reads the global options and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from backstay.cli import exit_codes, groups
-from backstay.cli.connection import URL, Connection
+from backstay.cli.connection import URL, ConnectionOptions
 from backstay.cli.output import say, say_refusal, wants_json, warn
 from backstay.errors import BackstayError
 
 
 class Root(TyperGroup):
-    """Runs a command and prints a Backstay error as one line on standard error."""
+    """Runs a command and prints a BackstayError as one line on standard error instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -23,8 +23,8 @@ class Root(TyperGroup):
         except BackstayError as error:
             warn(str(error))
             if wants_json(ctx):
-                say_refusal(str(error), type(error).__name__, exit_codes.of(error))
-            raise typer.Exit(exit_codes.of(error)) from error
+                say_refusal(str(error), type(error).__name__, exit_codes.for_error(error))
+            raise typer.Exit(exit_codes.for_error(error)) from error
         except typer.BadParameter as error:
             if wants_json(ctx):
                 say_refusal(error.format_message(), type(error).__name__, exit_codes.USAGE)
@@ -90,7 +90,7 @@ def root(
 
     Every command has its own help: backstay lock --help
     """
-    context.obj = Connection(url, namespace, shards)
+    context.obj = ConnectionOptions(url, namespace, shards)
 
 
 groups.register(app)

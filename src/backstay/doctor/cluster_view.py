@@ -9,15 +9,15 @@ from backstay.engine.redis.topology.slots import SLOTS
 
 
 class ClusterNode(NamedTuple):
-    """A node as another node reports it."""
+    """A node of a Cluster, as another node reports it."""
 
     id: str
     place: HostPort
     flags: frozenset[str] = frozenset()
-    #: The id of the master that it replicates; empty for a master.
+    #: The id of the master that this node replicates; empty if the node is a master.
     master: str = ""
     slots: tuple[range, ...] = ()
-    #: Slots that are being migrated. A node reports only its own.
+    #: Slots that are being migrated. A node reports only its own migrations.
     moving: tuple[int, ...] = ()
 
     @property
@@ -30,8 +30,10 @@ class ClusterNode(NamedTuple):
         return not self.flags & {"noaddr", "handshake"} and self.place.port != 0
 
 
-def parse_nodes(reply: bytes, asked: Address) -> list[ClusterNode]:
-    """Parse CLUSTER NODES. With TLS, host names are preferred to IP addresses, since certificates contain names."""
+def parse_nodes(reply: bytes, source: Address) -> list[ClusterNode]:
+    """Parse the reply of the node at `source` to CLUSTER NODES. With TLS, host names are preferred to IP addresses,
+    because certificates contain names.
+    """
     entries: list[ClusterNode] = []
     for line in reply.decode(errors="replace").splitlines():
         if not line.strip():
@@ -39,14 +41,14 @@ def parse_nodes(reply: bytes, asked: Address) -> list[ClusterNode]:
         name, where, flags, master, _, _, _, _, *slots = line.split(" ")
         where, *more = where.split(",")
         host, _, port = where.partition("@")[0].rpartition(":")
-        if asked.tls and more and more[0] and "=" not in more[0]:
+        if source.tls and more and more[0] and "=" not in more[0]:
             host = more[0]
         ranges = [part for part in slots if part and not part.startswith("[")]
         moving = [part[1:].partition("-")[0] for part in slots if part.startswith("[")]
         entries.append(
             ClusterNode(
                 name,
-                HostPort(host or asked.host, int(port)),
+                HostPort(host or source.host, int(port)),
                 frozenset(flags.split(",")),
                 "" if master == "-" else master,
                 tuple(_range(part) for part in ranges),
@@ -61,14 +63,14 @@ def _range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def parse_slots(reply: list[Any], asked: Address) -> list[ClusterNode]:
-    """Parse CLUSTER SLOTS, which omits nodes that are down or serve no slots."""
+def parse_slots(reply: list[Any], source: Address) -> list[ClusterNode]:
+    """Parse the reply of the node at `source` to CLUSTER SLOTS, which omits nodes that are down or serve no slots."""
     entries: dict[str, ClusterNode] = {}
     for first, last, *nodes in reply:
         leader = ""
         for host, port, name, *_ in nodes:
             known = host.decode() if host else ""
-            place = HostPort(asked.host if known in ("", "?") else known, port)
+            place = HostPort(source.host if known in ("", "?") else known, port)
             entry = entries.get(name.decode()) or ClusterNode(name.decode(), place, master=leader)
             if not leader:
                 leader = entry.id

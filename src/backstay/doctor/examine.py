@@ -27,14 +27,14 @@ DOCTORS = {
 def examine(url: str | None = None, *, namespace: str | None = None, clock: Clock = time.time) -> Report:
     """Check the engine of a URL. An unreachable engine is a finding; an invalid URL raises ConfigError.
 
-    clock: This host's clock. Skew is relative, so a test that shifts it has shifted the server's.
+    clock: Returns this host's time. Tests pass a shifted clock to simulate a server whose clock is wrong.
     """
     settings = Settings(url, namespace, None)
     engine = open_engine(str(settings.url), settings.namespace)
-    home = next((DOCTORS[kind.__name__] for kind in type(engine).__mro__ if kind.__name__ in DOCTORS), None)
-    if home is None:
+    module = next((DOCTORS[kind.__name__] for kind in type(engine).__mro__ if kind.__name__ in DOCTORS), None)
+    if module is None:
         raise ConfigError(f"there are no checks for the engine {type(engine).__name__}")
-    doctor = import_module(home)
+    doctor = import_module(module)
     diagnose: Callable[[Any, Clock], Iterator[Finding]] = doctor.diagnose
     try:
         return Report(doctor.where(engine), tuple(diagnose(engine, clock)))

@@ -1,4 +1,4 @@
-"""Check a PostgreSQL server as the user that Backstay connects as. Changes nothing."""
+"""Check a PostgreSQL server, with the user and the permissions that Backstay has. Changes nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from backstay.doctor.finding import (
     Finding,
     check_round_trip,
     rate_excess,
+    rate_set_back,
 )
 from backstay.engine.postgres.connection.session import Session
 from backstay.engine.postgres.engine import PostgresEngine
@@ -25,7 +26,7 @@ from backstay.errors import EngineError
 
 #: Connections per process: two for batches and one for the hub.
 CONNECTIONS = 3
-#: With a smaller share of free connections, the next deployment may find none.
+#: If fewer than this share of the connections are free, the next deployment may find none.
 FEW = 0.2
 
 Clock = Callable[[], float]
@@ -46,15 +47,18 @@ def diagnose(engine: PostgresEngine, clock: Clock) -> Iterator[Finding]:
         for check in (check_role, check_durability, check_schema, check_replicas, check_connections):
             yield from check(session)
         yield check_clock(session, clock)
+        yield from check_set_back(session)
         yield check_round_trip(lambda: session.execute(b"SELECT 1"))
     except psycopg.Error as error:
-        yield Finding(PROBLEM, "reach", f"it stopped responding: {' '.join(str(error).split())}", "check its log")
+        yield Finding(
+            PROBLEM, "reach", f"the server stopped responding: {' '.join(str(error).split())}", "check the server's log"
+        )
     finally:
         session.close()
 
 
 def fetch_value(session: Session, query: str, *values: Any) -> Any:
-    """Return the first column of the first row, or None."""
+    """Run a query and return the first column of its first row; None if there is no row."""
     row = session.execute(query.encode(), values).fetchone()
     return row[0] if row else None
 
@@ -93,9 +97,9 @@ def check_durability(session: Session) -> Iterator[Finding]:
 
 
 def check_schema(session: Session) -> Iterator[Finding]:
-    """Check the tables' privileges and the schema's version."""
-    there = [table for table in RIGHTS if fetch_value(session, "SELECT to_regclass(%s)", table)]
-    lacking = [table for table in there if not may(session, table, RIGHTS[table])]
+    """Check this user's privileges on the tables, and the schema's version."""
+    existing = [table for table in RIGHTS if fetch_value(session, "SELECT to_regclass(%s)", table)]
+    lacking = [table for table in existing if not has_privileges(session, table, RIGHTS[table])]
     if lacking:
         advice = " ".join(grants(fetch_value(session, "SELECT quote_ident(current_user)"), lacking))
         yield Finding(PROBLEM, "rights", f"this user may not use {', '.join(lacking)}", advice)
@@ -117,16 +121,18 @@ def check_schema(session: Session) -> Iterator[Finding]:
     yield Finding(OK, "schema", f"schema {have}, up to date; this user may read and write it")
 
 
-def may(session: Session, table: str, needed: Iterable[str]) -> bool:
+def has_privileges(session: Session, table: str, needed: Iterable[str]) -> bool:
     return all(fetch_value(session, "SELECT has_table_privilege(%s, %s)", table, right) for right in needed)
 
 
 def may_migrate(session: Session) -> bool:
-    """Return whether this user may create tables and record the schema's version."""
+    """Return whether this user may upgrade the schema: create tables, and write the schema's version to
+    `backstay_meta`.
+    """
     if not fetch_value(session, "SELECT has_schema_privilege(current_schema(), 'CREATE')"):
         return False
     first = fetch_value(session, "SELECT to_regclass('backstay_meta')") is None
-    return first or may(session, "backstay_meta", ("INSERT", "UPDATE"))
+    return first or has_privileges(session, "backstay_meta", ("INSERT", "UPDATE"))
 
 
 def check_clock(session: Session, clock: Clock) -> Finding:
@@ -138,6 +144,20 @@ def check_clock(session: Session, clock: Clock) -> Finding:
         "" if level == OK else "run NTP (chrony) on this host and on the server: after a failover, fences depend on it"
     )
     return Finding(level, "clock", f"the server's clock differs from this host's by {skew:.3f} s", advice)
+
+
+def check_set_back(session: Session) -> Iterator[Finding]:
+    """Compare the server's clock with the last fence of a job: a fence is at least the server's time at that moment."""
+    if not fetch_value(session, "SELECT to_regclass('backstay_job_turn')"):
+        return
+    if not has_privileges(session, "backstay_job_turn", ("SELECT",)):
+        return  # `check_schema` reports it
+    ahead = fetch_value(
+        session,
+        "SELECT max(fence) / 1000000.0 - extract(epoch FROM clock_timestamp()) FROM backstay_job_turn WHERE fence > 0",
+    )
+    if ahead is not None:
+        yield rate_set_back(float(ahead))
 
 
 def check_replicas(session: Session) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
--- Purpose: run every command that Backstay's scripts use, to check permissions. Leaves no key behind.
+-- Purpose: run commands that Backstay's scripts use, to check that the Redis user may run them. Leaves no key behind.
 -- KEYS: 1 = an unused key of the namespace
 -- ARGV: 1 = a channel of the namespace without subscribers
--- Returns: 1
+-- Returns: 1. If a command is not permitted, the script fails with Redis's error.
 
 local key, channel = KEYS[1], ARGV[1]
 

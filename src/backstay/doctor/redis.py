@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
 
+from backstay.assembly.settings import MOST_SHARDS
 from backstay.doctor.finding import (
     OK,
     PROBLEM,
@@ -16,17 +17,22 @@ from backstay.doctor.finding import (
     Finding,
     check_round_trip,
     rate_excess,
+    rate_set_back,
 )
-from backstay.doctor.redis_server import Clock, Server, skew
+from backstay.doctor.redis_server import Clock, Server, measure_skew
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import ErrorReply
+from backstay.engine.redis.link.protocol import ErrorReply, cannot_serve_now
 from backstay.errors import EngineError, EngineRefused
+from backstay.job.stores.redis import keys
 
-#: Seconds since a replica's last report; replicas report once per second.
+#: A replica whose last report is older than this many seconds lags. Replicas report once per second.
 REPLICA_LAG = 5
 #: Each thread has a connection of its own; above this share of `maxclients` a load peak may exceed the limit.
 CROWDED = 0.8
+#: Above this share of `maxmemory` a load peak may fill the server.
+NEARLY_FULL = 0.9
+MEGABYTE = 1_000_000
 NTP = "run NTP (chrony) on this host and on every node: after a failover, fences keep growing only if clocks agree"
 
 
@@ -131,9 +137,31 @@ def check_eviction(server: Server) -> Iterator[Finding]:
         yield Finding(PROBLEM, "eviction", f"maxmemory-policy is {policy}", advice)
 
 
+def check_memory(server: Server) -> Iterator[Finding]:
+    """Compare the memory in use with `maxmemory`. A server that evicts is reported by `check_eviction`."""
+    most = server.number("maxmemory")
+    if not server.info:
+        return
+    if not most:
+        yield Finding(OK, "memory", "no limit (maxmemory 0)")
+        return
+    used = server.number("used_memory") - server.number("mem_not_counted_for_evict")
+    what = f"{used / MEGABYTE:.1f} of {most / MEGABYTE:.1f} MB (maxmemory) are in use"
+    if used > most:
+        advice = (
+            "free memory or raise maxmemory: until then no lock can be acquired and no job enqueued. Held leases are"
+            " still renewed and released, and workers finish the jobs that are stored"
+        )
+        yield Finding(PROBLEM, "memory", f"the server is full and refuses writes: {what}", advice)
+    elif used > most * NEARLY_FULL:
+        yield Finding(WARNING, "memory", what, "raise maxmemory: a full server refuses writes")
+    else:
+        yield Finding(OK, "memory", f"less than {NEARLY_FULL:.0%} of maxmemory is in use")
+
+
 def check_clocks(server: Server) -> Iterator[Finding]:
     """Compare this host's clock with the server's and every replica's."""
-    yield rate_skew("the server", server.skew())
+    yield rate_skew("the server", server.measure_skew())
     for replica in server.replicas():
         name = f"replica {replica.get('ip', '?')}:{replica.get('port', '?')}"
         engine = server.engine
@@ -145,11 +173,26 @@ def check_clocks(server: Server) -> Iterator[Finding]:
             yield Finding(WARNING, "clock", f"the clock of {name} could not be read", unread)
             continue
         try:
-            yield rate_skew(name, skew(link, server.clock))
+            yield rate_skew(name, measure_skew(link, server.clock))
         except EngineError:
             yield Finding(WARNING, "clock", f"{name} did not respond", "check whether it runs")
         finally:
             link.close()
+
+
+def check_set_back(server: Server) -> Iterator[Finding]:
+    """Compare the server's clock with the last fences of jobs: a fence is at least the server's time at that moment."""
+    fences = [
+        int(fence)
+        for fence in server.call_many(
+            *(("HGET", keys.shard(server.engine.namespace, number), "fence") for number in range(MOST_SHARDS))
+        )
+        if isinstance(fence, bytes)  # a node of a Cluster replies MOVED for the shards of other nodes
+    ]
+    time = server.call("TIME")
+    if fences and not isinstance(time, ErrorReply):
+        seconds, micros = time
+        yield rate_set_back((max(fences) - int(micros)) / 1_000_000 - int(seconds))
 
 
 def rate_skew(name: str, ahead: float) -> Finding:
@@ -197,7 +240,7 @@ def check_min_replicas(server: Server) -> Iterator[Finding]:
 
 
 def count_connections(server: Server) -> tuple[int, int]:
-    """Return the number of open connections and their limit; 0 if it is unknown."""
+    """Return the number of open connections and the limit `maxclients`; 0 for an unknown number."""
     return server.number("connected_clients"), server.number("maxclients")
 
 
@@ -219,8 +262,11 @@ def check_scripts(server: Server) -> Iterator[Finding]:
     namespace = server.engine.namespace
     source = files("backstay.doctor").joinpath("probe.lua").read_text()
     key, channel = f"{namespace}:doctor:{{{server.tag}}}", f"{namespace}:inbox:doctor"
-    reply = server.ask("EVAL", source, "1", key, channel)
-    if isinstance(reply, ErrorReply):
+    reply = server.call("EVAL", source, "1", key, channel)
+    if isinstance(reply, ErrorReply) and cannot_serve_now(reply):
+        advice = "correct what the server names (memory, disk, replicas), then repeat: the rights are not checked yet"
+        yield Finding(PROBLEM, "scripts", f"scripts cannot write now: {reply}", advice)
+    elif isinstance(reply, ErrorReply):
         advice = (
             "this user needs EVAL, EVALSHA, TIME, GET, SET, DEL, GETRANGE, SETRANGE, APPEND, PEXPIRE, PTTL and PUBLISH"
             f" on {namespace}:*"
@@ -240,7 +286,7 @@ def check_scripts(server: Server) -> Iterator[Finding]:
 
 
 def check_latency(server: Server) -> Iterator[Finding]:
-    yield check_round_trip(partial(server.ask, "PING"))
+    yield check_round_trip(partial(server.call, "PING"))
 
 
 CHECKS: tuple[Callable[[Server], Iterator[Finding]], ...] = (
@@ -250,7 +296,9 @@ CHECKS: tuple[Callable[[Server], Iterator[Finding]], ...] = (
     check_role,
     check_persistence,
     check_eviction,
+    check_memory,
     check_clocks,
+    check_set_back,
     check_replication,
     check_min_replicas,
     check_connections,

@@ -9,7 +9,7 @@ from itertools import count
 from backstay.doctor.cluster_view import ClusterNode, find_unserved, format_ranges, parse_nodes, parse_slots
 from backstay.doctor.finding import OK, PROBLEM, WARNING, Finding
 from backstay.doctor.redis import describe_unreachable
-from backstay.doctor.redis_fleet import Fleet, Node
+from backstay.doctor.redis_fleet import Fleet, RedisNode
 from backstay.doctor.redis_server import Clock, Server
 from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.protocol import ErrorReply
@@ -24,56 +24,58 @@ def where(engine: ClusterEngine) -> str:
 
 def diagnose(engine: ClusterEngine, clock: Clock) -> Iterator[Finding]:
     """Read the topology first, then check every node and the Cluster as a whole."""
-    silent: dict[HostPort, EngineError] = {}
-    guide = _find_healthy_node(engine, clock, silent)
-    if guide is None:
-        yield from map(describe_unreachable, silent.values())
+    unreachable: dict[HostPort, EngineError] = {}
+    source = _find_healthy_node(engine, clock, unreachable)
+    if source is None:
+        yield from map(describe_unreachable, unreachable.values())
         return
     try:
-        entries, trouble = _read_topology(guide)
+        entries, trouble = _read_topology(source)
     except EngineError as error:
         entries, trouble = [], [describe_unreachable(error)]
     finally:
-        guide.link.close()
+        source.link.close()
     yield from trouble
     if not entries:
         return
     named = [entry for entry in entries if entry.has_address]
-    for place, why in silent.items():
+    for place, why in unreachable.items():
         if place not in {entry.place for entry in named}:
             yield replace(
                 describe_unreachable(why), level=WARNING, advice="the URL names this node: start it, or name another"
             )
     places = {entry.id: entry.place for entry in named}
     nodes = {
-        entry.id: Node(entry.place, places.get(entry.master), bool(entry.master or entry.slots)) for entry in named
+        entry.id: RedisNode(entry.place, places.get(entry.master), bool(entry.master or entry.slots)) for entry in named
     }
     fleet = Fleet(list(nodes.values()))
     try:
-        yield from fleet.reach(engine, clock, engine.seeds.at)
+        yield from fleet.reach(engine, clock, engine.seeds.node_address)
         for entry in named:
             server = nodes[entry.id].server
             if server is not None and entry.slots:
-                server.tag = _tag_in(entry)
+                server.tag = _find_tag(entry)
         yield from _check_addresses(entries)
         yield from _check_slots(entries)
-        yield from fleet.compare(fleet.answering(), _check_state)
-        yield from fleet.check_each(fleet.masters(), _check_migrations)
+        yield from fleet.compare(fleet.list_responding(), _check_state)
+        yield from fleet.check_each(fleet.list_masters(), _check_migrations)
         yield from _check_replicas(fleet)
         yield from fleet.diagnose()
     finally:
         fleet.close()
 
 
-def _find_healthy_node(engine: ClusterEngine, clock: Clock, silent: dict[HostPort, EngineError]) -> Server | None:
-    """Return a node of the URL that reports the Cluster as ok, or else one that responds."""
+def _find_healthy_node(engine: ClusterEngine, clock: Clock, unreachable: dict[HostPort, EngineError]) -> Server | None:
+    """Connect to the nodes of the URL in turn, and return the first one that reports the Cluster as ok. If none does,
+    return the last node that responds; None if no node responds. Nodes without a response are added to `unreachable`.
+    """
     found: Server | None = None
     for place in engine.seeds.hosts:
         try:
-            server = Server(engine, clock, engine.seeds.at(place))
-            whole = b"cluster_state:ok" in _bytes(server.ask("CLUSTER", "INFO"))
+            server = Server(engine, clock, engine.seeds.node_address(place))
+            whole = b"cluster_state:ok" in _bytes(server.call("CLUSTER", "INFO"))
         except EngineError as error:
-            silent[place] = error
+            unreachable[place] = error
             continue
         if found is not None:
             found.link.close()
@@ -83,13 +85,13 @@ def _find_healthy_node(engine: ClusterEngine, clock: Clock, silent: dict[HostPor
     return found
 
 
-def _read_topology(guide: Server) -> tuple[list[ClusterNode], list[Finding]]:
-    """Return the nodes that one node reports, and findings about reading them."""
-    address = guide.link.address
-    nodes = guide.ask("CLUSTER", "NODES")
+def _read_topology(source: Server) -> tuple[list[ClusterNode], list[Finding]]:
+    """Return the nodes that the node `source` reports, and findings if it does not permit reading them."""
+    address = source.link.address
+    nodes = source.call("CLUSTER", "NODES")
     if isinstance(nodes, bytes):
         return parse_nodes(nodes, address), []
-    slots = guide.ask("CLUSTER", "SLOTS")
+    slots = source.call("CLUSTER", "SLOTS")
     if isinstance(slots, ErrorReply):
         what = f"{address} does not report its slots: {slots}"
         advice = "the URL of a single server is redis://, without +cluster; the user needs +cluster|slots"
@@ -109,8 +111,8 @@ def _check_addresses(entries: list[ClusterNode]) -> Iterator[Finding]:
             yield Finding(WARNING, "nodes", what, "join it again (CLUSTER MEET), or remove it (CLUSTER FORGET)")
 
 
-def _tag_in(entry: ClusterNode) -> str:
-    """Return a hash tag that maps to a slot of this node."""
+def _find_tag(entry: ClusterNode) -> str:
+    """Return a hash tag whose slot this node serves, for a key that the check of scripts writes on this node."""
     return next(tag for tag in map(str, count()) if any(slot_of(tag.encode()) in slots for slots in entry.slots))
 
 
@@ -124,8 +126,8 @@ def _check_slots(entries: list[ClusterNode]) -> Iterator[Finding]:
 
 
 def _check_state(server: Server) -> Iterator[Finding]:
-    """Check a node's own view of the Cluster; a node that is cut off reports it as down."""
-    info = _bytes(server.ask("CLUSTER", "INFO"))
+    """Check a node's own view of the Cluster: a node that is cut off from the others reports the Cluster as down."""
+    info = _bytes(server.call("CLUSTER", "INFO"))
     if b"cluster_state:fail" in info:
         advice = "it refuses commands (CLUSTERDOWN): check the slots and the network between the nodes"
         yield Finding(PROBLEM, "state", "cluster_state is fail", advice)
@@ -137,14 +139,14 @@ def _check_state(server: Server) -> Iterator[Finding]:
 
 
 def _check_migrations(server: Server) -> Iterator[Finding]:
-    entries = parse_nodes(_bytes(server.ask("CLUSTER", "NODES")), server.link.address)
+    entries = parse_nodes(_bytes(server.call("CLUSTER", "NODES")), server.link.address)
     for slot in sorted(slot for entry in entries for slot in entry.moving):
         advice = "its commands are redirected (ASK); if no migration is running, finish it: redis-cli --cluster fix"
-        yield Finding(WARNING, "slots", f"slot {slot} is half moved", advice)
+        yield Finding(WARNING, "slots", f"slot {slot} is being migrated", advice)
 
 
 def _check_replicas(fleet: Fleet) -> Iterator[Finding]:
-    have = {master: fleet.followers(master) for master in fleet.masters()}
+    have = {master: fleet.count_followers(master) for master in fleet.list_masters()}
     if not have:
         return
     most = max(have.values())

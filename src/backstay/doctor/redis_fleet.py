@@ -1,4 +1,6 @@
-"""Check the nodes of a Redis Cluster or of a Sentinel group: equal findings once, differing ones by node."""
+"""Check the nodes of a Redis Cluster or of a Sentinel group. A finding that all nodes share is reported once, a
+differing one for its node.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ from backstay.doctor.redis import (
     check_connections,
     check_eviction,
     check_info,
+    check_memory,
     check_min_replicas,
     check_persistence,
     check_protocol,
     check_scripts,
+    check_set_back,
     check_version,
     count_connections,
     describe_unreachable,
@@ -38,20 +42,30 @@ from backstay.engine.redis.engine import RedisEngine
 from backstay.errors import EngineError
 
 Check = Callable[[Server], Iterator[Finding]]
-#: Checks of every node, which should agree: a replica may become the master.
-NODE_CHECKS: tuple[Check, ...] = (check_version, check_protocol, check_info, check_persistence, check_eviction)
+#: Checks that run on masters and replicas alike, because any replica may become the master.
+NODE_CHECKS: tuple[Check, ...] = (
+    check_version,
+    check_protocol,
+    check_info,
+    check_persistence,
+    check_eviction,
+    check_memory,
+)
 #: Checks that need a server that accepts writes.
-MASTER_CHECKS: tuple[Check, ...] = (check_min_replicas, check_scripts)
+MASTER_CHECKS: tuple[Check, ...] = (check_min_replicas, check_set_back, check_scripts)
 
 
 @dataclass(eq=False, slots=True)
-class Node:
-    """A node of a Cluster or a Sentinel group, as the others report it. `server` is None if it does not respond."""
+class RedisNode:
+    """A node of a Cluster or a Sentinel group, as the other nodes report it. `server` is the connection to it; None if
+    it does not respond.
+    """
 
     place: HostPort
-    #: The address of its master; None: it is a master.
+    #: The address of the node's master; None if the node is a master.
     master: HostPort | None = None
-    #: Whether clients use it; a replaced master that is down is not used.
+    #: False for a master without slots, which clients never use. A master that failed and was replaced by its replica
+    #: is such a node.
     serves: bool = True
     server: Server | None = None
 
@@ -63,9 +77,11 @@ class Node:
 
 
 class Fleet:
-    """All nodes of a group. A node that does not respond is a finding; the others are checked regardless."""
+    """The checks of all nodes of a Cluster or a Sentinel group. A node that does not respond is reported as a finding,
+    and the other nodes are still checked.
+    """
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[RedisNode]) -> None:
         self.nodes = nodes
         #: Findings about nodes that stopped responding during the checks.
         self._lost_nodes: list[Finding] = []
@@ -76,31 +92,31 @@ class Fleet:
                 node.server = Server(engine, clock, address(node.place))
             except EngineError as error:
                 yield _describe_down(node, describe_unreachable(error))
-        up = len(self.answering())
+        up = len(self.list_responding())
         if up == len(self.nodes):
             yield Finding(OK, "reach", f"all {up} nodes answer")
 
-    def answering(self) -> list[Node]:
+    def list_responding(self) -> list[RedisNode]:
         return [node for node in self.nodes if node.server is not None]
 
-    def masters(self) -> list[Node]:
-        return [node for node in self.answering() if node.master is None and node.serves]
+    def list_masters(self) -> list[RedisNode]:
+        return [node for node in self.list_responding() if node.master is None and node.serves]
 
     def diagnose(self) -> Iterator[Finding]:
         """Run all checks that are the same for a Cluster and a Sentinel group."""
         for check in NODE_CHECKS:
-            yield from self.compare(self.answering(), check)
+            yield from self.compare(self.list_responding(), check)
         yield from self.check_clocks()
         yield from self.check_replication()
         for check in MASTER_CHECKS:
-            yield from self.compare(self.masters(), check, "masters")
+            yield from self.compare(self.list_masters(), check, "masters")
         yield from self.check_connections()
         yield from self.check_latency()
         yield from self._lost_nodes
 
-    def compare(self, nodes: list[Node], check: Check, noun: str = "nodes") -> Iterator[Finding]:
-        """Run a check on all nodes; yield the most frequent finding once, and the others by node."""
-        by_topic: dict[str, dict[Finding, list[Node]]] = {}
+    def compare(self, nodes: list[RedisNode], check: Check, noun: str = "nodes") -> Iterator[Finding]:
+        """Run a check on all nodes. Yields the most frequent finding once, and every other finding with its node."""
+        by_topic: dict[str, dict[Finding, list[RedisNode]]] = {}
         checked = 0
         for node in nodes:
             findings = self.run_check(node, lambda server: list(check(server)))
@@ -118,8 +134,8 @@ class Fleet:
                     for node in odd:
                         yield _describe_outlier(node, finding, usual)
 
-    def run_check(self, node: Node, check: Callable[[Server], list[Finding]]) -> list[Finding] | None:
-        """Run a check on one node. Returns None if the node does not respond; that is reported at the end."""
+    def run_check(self, node: RedisNode, check: Callable[[Server], list[Finding]]) -> list[Finding] | None:
+        """Run a check on one node. Returns None if the node does not respond; `diagnose` reports this at the end."""
         if node.server is None:
             return None
         try:
@@ -130,7 +146,7 @@ class Fleet:
             self._lost_nodes.append(_describe_down(node, describe_unreachable(error)))
             return None
 
-    def check_each(self, nodes: list[Node], check: Check) -> Iterator[Finding]:
+    def check_each(self, nodes: list[RedisNode], check: Check) -> Iterator[Finding]:
         """Run a check on all nodes; yield each finding with its node."""
         for node in nodes:
             for finding in self.run_check(node, lambda server: list(check(server))) or ():
@@ -138,13 +154,13 @@ class Fleet:
 
     def check_clocks(self) -> Iterator[Finding]:
         """Compare the nodes' clocks with one another and with this host's."""
-        ahead: dict[Node, float] = {}
+        ahead: dict[RedisNode, float] = {}
 
-        def read_clock(node: Node, server: Server) -> list[Finding]:
-            ahead[node] = server.skew()
+        def read_clock(node: RedisNode, server: Server) -> list[Finding]:
+            ahead[node] = server.measure_skew()
             return []
 
-        for node in self.answering():
+        for node in self.list_responding():
             self.run_check(node, partial(read_clock, node))
         if not ahead:
             return
@@ -166,7 +182,7 @@ class Fleet:
     def check_replication(self) -> Iterator[Finding]:
         """Check each replica's own replication state: a master does not list replicas that it has lost."""
         following = 0
-        for node in self.answering():
+        for node in self.list_responding():
             info = node.server.info if node.server else {}
             if not info or not node.serves:
                 continue
@@ -187,17 +203,19 @@ class Fleet:
                 f"{following} {'replicas follow their masters' if following > 1 else 'replica follows its master'}",
             )
 
-    def followers(self, master: Node) -> int:
-        """Return the number of a master's replicas that respond and are in sync with it."""
-        mine = [node for node in self.answering() if node.master == master.place]
+    def count_followers(self, master: RedisNode) -> int:
+        """Return how many replicas of this master respond to the doctor and report that their link to it is up."""
+        mine = [node for node in self.list_responding() if node.master == master.place]
         return sum(
             node.server is not None and node.server.info.get("master_link_status", "up") == "up" for node in mine
         )
 
     def check_connections(self) -> Iterator[Finding]:
-        """Yield every warning, and otherwise the node with the highest usage."""
+        """Check how many of its allowed connections each node uses. Yield the finding of each node that uses too many;
+        of all other nodes, only the finding of the one that uses the largest part.
+        """
         fullest: tuple[float, Finding] | None = None
-        for node in self.answering():
+        for node in self.list_responding():
             for finding in self.run_check(node, lambda server: list(check_connections(server))) or ():
                 named = replace(finding, what=f"{node.place}: {finding.what}")
                 if finding.level != OK:
@@ -209,27 +227,29 @@ class Fleet:
             yield fullest[1]
 
     def check_latency(self) -> Iterator[Finding]:
-        """Rate the slowest round trip to a master: each lock goes to one of them."""
+        """Rate the slowest round trip to a master: each lock is stored on one of the masters."""
         took: dict[HostPort, float] = {}
 
         def measure(place: HostPort, server: Server) -> list[Finding]:
-            took[place] = measure_round_trip(lambda: server.ask("PING"))
+            took[place] = measure_round_trip(lambda: server.call("PING"))
             return []
 
-        for node in self.masters():
+        for node in self.list_masters():
             self.run_check(node, partial(measure, node.place))
         if took:
             slowest = max(took, key=lambda place: took[place])
             yield rate_round_trip(took[slowest], f" to {slowest}")
 
     def close(self) -> None:
-        for node in self.answering():
+        for node in self.list_responding():
             if node.server is not None:
                 node.server.link.close()
 
 
-def _describe_outlier(node: Node, finding: Finding, usual: Finding) -> Finding:
-    """Describe a node whose finding differs. If both findings are ok, the difference itself is a warning."""
+def _describe_outlier(node: RedisNode, finding: Finding, usual: Finding) -> Finding:
+    """Describe a node whose finding differs from the `usual` one, which most nodes share. If both findings are ok, the
+    difference itself becomes a warning.
+    """
     what = f"{node.place}: {finding.what}"
     if finding.level == usual.level == OK and finding is not usual:
         return Finding(
@@ -241,9 +261,9 @@ def _describe_outlier(node: Node, finding: Finding, usual: Finding) -> Finding:
     return replace(finding, what=what)
 
 
-def _describe_down(node: Node, finding: Finding) -> Finding:
-    """Describe an unreachable node. A master is a problem: its names cannot be locked. A replica is a warning: only the
-    next failover is at risk.
+def _describe_down(node: RedisNode, finding: Finding) -> Finding:
+    """Describe an unreachable node. An unreachable master is a problem, because the names on it cannot be locked. An
+    unreachable replica is a warning, because only the next failover is at risk.
     """
     level = PROBLEM if node.master is None and node.serves else WARNING
     return replace(finding, level=level, what=f"{node.kind} {node.place}: {finding.what}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from backstay.doctor.finding import OK, PROBLEM, WARNING, Finding
 from backstay.doctor.redis import describe_unreachable
-from backstay.doctor.redis_fleet import Fleet, Node
+from backstay.doctor.redis_fleet import Fleet, RedisNode
 from backstay.doctor.redis_server import Clock
 from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.blocking_link import BlockingLink
@@ -23,7 +23,7 @@ Fields = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SentinelView:
-    """The state of the group as one Sentinel reports it."""
+    """The monitored servers and the other Sentinels, as one Sentinel reports them."""
 
     place: HostPort
     id: str
@@ -41,31 +41,33 @@ def where(engine: SentinelEngine) -> str:
 def diagnose(engine: SentinelEngine, clock: Clock) -> Iterator[Finding]:
     """Check the Sentinels first, then the servers that they monitor."""
     views: list[SentinelView] = []
-    silent: dict[HostPort, EngineError] = {}
-    waiting = list(engine.seeds.hosts)
-    met: set[HostPort] = set()
-    while waiting:
-        place = waiting.pop(0)
-        met.add(place)
+    unreachable: dict[HostPort, EngineError] = {}
+    pending = list(engine.seeds.hosts)
+    visited: set[HostPort] = set()
+    while pending:
+        place = pending.pop(0)
+        visited.add(place)
         try:
             view = _query_sentinel(engine, place)
         except EngineError as error:
-            silent[place] = error
+            unreachable[place] = error
             continue
         if view.id in {other.id for other in views}:
             continue  # already known under another address
         views.append(view)
         known = {other.id for other in views}
-        waiting += [_place(other) for other in view.others if other["runid"] not in known and _place(other) not in met]
-        waiting = list(dict.fromkeys(waiting))
-    yield from _check_sentinels(engine, views, silent)
+        pending += [
+            _place(other) for other in view.others if other["runid"] not in known and _place(other) not in visited
+        ]
+        pending = list(dict.fromkeys(pending))
+    yield from _check_sentinels(engine, views, unreachable)
     if not views:
         return
     yield from _check_quorum(views)
     yield from _check_agreement(views)
     fleet = Fleet(_list_nodes(views))
     try:
-        yield from fleet.reach(engine, clock, engine.seeds.at)
+        yield from fleet.reach(engine, clock, engine.seeds.node_address)
         yield from _check_replicas(fleet)
         yield from fleet.diagnose()
     finally:
@@ -73,10 +75,10 @@ def diagnose(engine: SentinelEngine, clock: Clock) -> Iterator[Finding]:
 
 
 def _query_sentinel(engine: SentinelEngine, place: HostPort) -> SentinelView:
-    service, address = engine.seeds.service, engine.seeds.sentinel(place)
-    questions = [*([verb, service] for verb in ("MASTER", "SENTINELS", "REPLICAS", "CKQUORUM")), ["MYID"]]
-    talk = ask_sentinel(address, *(["SENTINEL", *question] for question in questions))
-    link = BlockingLink(address, engine.client_name, engine.sentinel_tls, handshake=talk)
+    service, address = engine.seeds.service, engine.seeds.sentinel_address(place)
+    commands = [*([verb, service] for verb in ("MASTER", "SENTINELS", "REPLICAS", "CKQUORUM")), ["MYID"]]
+    handshake = ask_sentinel(address, *(["SENTINEL", *command] for command in commands))
+    link = BlockingLink(address, engine.client_name, engine.sentinel_tls, handshake=handshake)
     link.close()
     master, others, replicas, quorum, own = link.handshake_result
     if isinstance(master, ErrorReply):
@@ -98,10 +100,10 @@ def _place(fields: Fields) -> HostPort:
 
 
 def _check_sentinels(
-    engine: SentinelEngine, views: list[SentinelView], silent: dict[HostPort, EngineError]
+    engine: SentinelEngine, views: list[SentinelView], unreachable: dict[HostPort, EngineError]
 ) -> Iterator[Finding]:
-    """Check which Sentinels respond, of those in the URL and those that they report."""
-    for error in silent.values():
+    """Check how many Sentinels respond, of those in the URL and those that other Sentinels report."""
+    for error in unreachable.values():
         finding = describe_unreachable(error)
         level = WARNING if views else PROBLEM
         yield replace(finding, level=level, topic="sentinels", what=f"a Sentinel does not respond: {finding.what}")
@@ -149,16 +151,16 @@ def _check_agreement(views: list[SentinelView]) -> Iterator[Finding]:
             yield Finding(PROBLEM, "master", what, "check whether it runs, and the network between the two")
 
 
-def _list_nodes(views: list[SentinelView]) -> list[Node]:
+def _list_nodes(views: list[SentinelView]) -> list[RedisNode]:
     """Return the master that most Sentinels name, and every replica that any of them reports."""
     named = [_place(view.master) for view in views]
     master = max(named, key=named.count)
     replicas = {_place(replica) for view in views for replica in view.replicas} | set(named)
-    return [Node(master), *(Node(place, master) for place in sorted(replicas - {master}))]
+    return [RedisNode(master), *(RedisNode(place, master) for place in sorted(replicas - {master}))]
 
 
 def _check_replicas(fleet: Fleet) -> Iterator[Finding]:
-    for master in fleet.masters():
-        if not fleet.followers(master):
+    for master in fleet.list_masters():
+        if not fleet.count_followers(master):
             what = f"master {master.place} has no replica that follows it"
             yield Finding(WARNING, "replicas", what, "no server can take over: start a replica (replicaof)")

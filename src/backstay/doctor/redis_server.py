@@ -12,7 +12,7 @@ from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.protocol import ErrorReply, Hello, pack
 from backstay.errors import EngineRefused
 
-#: How often a clock is read; the reading with the shortest round trip is the most exact.
+#: How often a server's clock is read. The reading with the shortest round trip is the most exact one.
 CLOCK_READINGS = 5
 
 #: Returns this host's time in seconds since the epoch.
@@ -20,7 +20,9 @@ Clock = Callable[[], float]
 
 
 class Server:
-    """A connection to one server, with its INFO. `address`: connect there instead of to the engine's own address."""
+    """A connection to one Redis server, and that server's reply to INFO. `address` is the server; None: the server that
+    the engine itself connects to.
+    """
 
     def __init__(self, engine: RedisEngine, clock: Clock, address: Address | None = None) -> None:
         self.engine = engine
@@ -31,19 +33,24 @@ class Server:
             self.link = BlockingLink(address, engine.client_name, engine.tls)
         self.place = HostPort(self.link.address.host, self.link.address.port)
         self.hello = self.link.hello or Hello("redis", (), 0)
-        #: The hash tag of the key that the script check writes: on a Cluster, it selects a slot of this server.
+        #: The hash tag of the key that `check_scripts` writes. On a Cluster it is replaced by a tag whose slot this
+        #: server serves, because a server rejects keys of other slots.
         self.tag = "probe"
-        info = self.ask("INFO")
+        info = self.call("INFO")
         text = info.decode(errors="replace") if isinstance(info, bytes) else ""
         self.info: dict[str, str] = dict(re.findall(r"(?m)^([^:#\s]+):(.*?)\r?$", text))
 
-    def ask(self, *command: str) -> Any:
+    def call(self, *command: str) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised."""
         return self.link.call_many([pack(*command)])[0]
 
+    def call_many(self, *commands: tuple[str, ...]) -> list[Any]:
+        """Send commands in one round trip and return their replies; error replies are returned, not raised."""
+        return self.link.call_many([pack(*command) for command in commands])
+
     def setting(self, name: str) -> str | None:
-        """Return a setting, or None where CONFIG is not permitted."""
-        found = self.ask("CONFIG", "GET", name)
+        """Return a setting of the server; None if this user may not run CONFIG."""
+        found = self.call("CONFIG", "GET", name)
         if isinstance(found, dict):  # a map in RESP3, a flat list in RESP2
             found = [part for pair in cast("dict[bytes, bytes]", found).items() for part in pair]
         match found:
@@ -61,11 +68,11 @@ class Server:
         lines = [value for name, value in self.info.items() if re.fullmatch(r"slave\d+", name)]
         return [dict(part.split("=", 1) for part in line.split(",") if "=" in part) for line in lines]
 
-    def skew(self) -> float:
-        return skew(self.link, self.clock)
+    def measure_skew(self) -> float:
+        return measure_skew(self.link, self.clock)
 
 
-def skew(link: BlockingLink, clock: Clock) -> float:
+def measure_skew(link: BlockingLink, clock: Clock) -> float:
     """Return the seconds by which a server's clock is ahead of this host's, from the reading with the shortest round
     trip.
     """

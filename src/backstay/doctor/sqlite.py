@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from backstay.engine.sqlite.schema import is_busy
 #: Network file systems, on which locks between hosts or the shared memory of WAL do not work.
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.glusterfs")
 VOLATILE = ("tmpfs", "ramfs")
-#: Free bytes. Below the first, a checkpoint may soon fail; below the second, the next write may.
+#: Free bytes on the disk. Below LITTLE_SPACE, a WAL checkpoint may soon fail; below NO_SPACE, the next write may.
 LITTLE_SPACE, NO_SPACE = 100 * 2**20, 10 * 2**20
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -54,11 +55,13 @@ def diagnose(engine: SqliteEngine, clock: Clock) -> Iterator[Finding]:
         advice = "the first use creates it; check the path for typing errors"
         yield Finding(WARNING, "file", f"{path} does not exist yet", advice)
         return
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):  # in WAL mode even reading fails then
-        yield read_only(path, "no permission to write to it or to its folder")
+    yield from check_mode(path, engine.file_mode)
+    # Without write permission on the file and its folder, SQLite in WAL mode cannot even read the file.
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        yield describe_read_only(path, "no permission to write to it or to its folder")
         return
     try:
-        # Not through the engine: it would migrate the file, and a doctor changes nothing.
+        # Do not open the file through the engine, which would migrate it: a check must change nothing.
         db = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=engine.timeout, isolation_level=None)
     except sqlite3.Error as error:
         yield Finding(
@@ -86,7 +89,7 @@ def check_contents(db: sqlite3.Connection, path: Path, clock: Clock) -> Iterator
 
 
 def check_file_system(path: Path) -> Iterator[Finding]:
-    kind = mounted_as(path)
+    kind = find_file_system(path)
     if kind is None:
         return
     if kind in REMOTE:
@@ -99,8 +102,8 @@ def check_file_system(path: Path) -> Iterator[Finding]:
         yield Finding(OK, "file system", f"local ({kind})")
 
 
-def mounted_as(path: Path) -> str | None:
-    """Return the type of the file system that contains a path; None where there is no mount table."""
+def find_file_system(path: Path) -> str | None:
+    """Return the type of the file system that contains a path; None if this host has no mount table in /proc."""
     try:
         lines = MOUNTS.read_text().splitlines()
     except OSError:
@@ -110,7 +113,7 @@ def mounted_as(path: Path) -> str | None:
     for line in lines:
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].encode().decode("unicode_escape"))
-        # Of two mounts at one point, the later hides the earlier.
+        # If two file systems are mounted at one point, the later one is in use.
         if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), after.split()[0])
     return best[1] if best else None
@@ -121,6 +124,24 @@ def check_disk_space(path: Path) -> Iterator[Finding]:
     level = PROBLEM if free < NO_SPACE else WARNING if free < LITTLE_SPACE else OK
     what = f"{free / 2**20:,.0f} MiB are free"
     yield Finding(level, "disk space", what, "free some space: on a full disk every lock fails" if level != OK else "")
+
+
+def check_mode(path: Path, file_mode: int) -> Iterator[Finding]:
+    """Compare the modes of the database and of the files beside it with the configured one. An older Backstay or
+    another program may have created them with the umask's mode.
+    """
+    files = [path, *(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-queue"))]
+    modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
+    wide = [file for file, mode in modes.items() if mode & 0o666 & ~file_mode]
+    if not wide:
+        yield Finding(OK, "file mode", f"{modes[path]:03o}")
+        return
+    what = ", ".join(f"{file.name} has mode {modes[file]:03o}" for file in wide)
+    advice = (
+        f"other users can read tokens and payloads, or stall writers: chmod {file_mode:o} {path}*, or allow it with"
+        " ?file_mode="
+    )
+    yield Finding(WARNING, "file mode", what, advice)
 
 
 def check_synchronous(engine: SqliteEngine) -> Iterator[Finding]:
@@ -161,7 +182,9 @@ def check_journal(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def check_clock(db: sqlite3.Connection, clock: Clock) -> Iterator[Finding]:
-    """Compare the latest time in the file with this host's. A later one means that the clock was set back."""
+    """Compare the latest time that the file contains with this host's clock. If the file's time is later, the clock was
+    set back.
+    """
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'backstay_clock'").fetchone():
         return
     row = db.execute("SELECT now FROM backstay_clock").fetchone()
@@ -175,17 +198,17 @@ def check_clock(db: sqlite3.Connection, clock: Clock) -> Iterator[Finding]:
 
 
 def check_write(db: sqlite3.Connection, path: Path) -> Finding:
-    """Acquire the write lock and release it."""
+    """Acquire SQLite's write lock and release it, to check that this process can write."""
     try:
         db.executescript("BEGIN IMMEDIATE; ROLLBACK")
     except sqlite3.OperationalError as error:
         if is_busy(error):
             advice = "another process is stuck in a write transaction: find it, and end or continue it"
             return Finding(PROBLEM, "file", f"{path} stayed locked by another process", advice)
-        return read_only(path, str(error))
+        return describe_read_only(path, str(error))
     return Finding(OK, "file", f"{path} is writable")
 
 
-def read_only(path: Path, why: str) -> Finding:
+def describe_read_only(path: Path, why: str) -> Finding:
     advice = f"give user {os.geteuid()} write permission, on a disk that is not mounted read-only"
     return Finding(PROBLEM, "file", f"{path} is read-only for this process: {why}", advice)

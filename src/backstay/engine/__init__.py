@@ -1,1 +1,1 @@
-"""Engines: what stores state and runs operations atomically."""
+"""Engines: they store state and run operations atomically, on SQLite, PostgreSQL or Redis."""

@@ -1,7 +1,7 @@
 """The engine contract: an engine stores state and runs operations, each atomically, on its own clock.
 
-An operation (`Op`) is data, so the event loop, the blocking API and the keeper's thread all use the same interface.
-A room is one primitive with its package: gate, limit, idempotency, job, workflow.
+An operation (`Op`) is a request as plain data. So the event loop, the threads of the blocking API and the keeper's
+thread can all pass it to an engine in the same way.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtim
 
 import msgspec
 
+from backstay.engine.capabilities import ReplicaAcks, ThreadSubscribers
 from backstay.errors import CorruptRecord
 
 S = TypeVar("S", bound="Record")
@@ -23,19 +24,23 @@ T_co = TypeVar("T_co", covariant=True)
 #: Microseconds since the epoch by the engine's clock. Below 2**53, so a Lua number holds it exactly.
 Micros = int
 
-#: The monotonic clock (seconds). It stops while the host sleeps; the first renewal after that finds the lease lost.
+#: This process's monotonic clock, in seconds. On Linux it stops while the host is suspended; an engine's does not.
 steady = time.monotonic
 
 
 class Wake(NamedTuple):
-    """A hint for one process: `payload` goes to the channel `inbox`. It may be lost; no decision relies on it."""
+    """A hint that wakes a waiter of one process: a hub sends `payload` to that process's channel `inbox`. A hint may be
+    lost, so every waiter also polls.
+    """
 
     inbox: str
     payload: str
 
 
 class Transition(NamedTuple, Generic[S]):
-    """The result of a machine: the next state, the reply, the waiters to wake, and how long to keep the record."""
+    """The result of a machine's function `step`: the next state to store in the name's record, the reply to the caller,
+    the hints that wake waiters, and the time until which the engine must keep the record.
+    """
 
     state: S | None
     reply: Any
@@ -43,14 +48,15 @@ class Transition(NamedTuple, Generic[S]):
     keep_until: Micros = 0
     #: False: nothing changed, so the engine writes nothing.
     write: bool = True
-    #: The new body to store beside the record, for rooms with `has_bodies`; None leaves the stored one in place.
+    #: The new body, a large value that the engine stores beside the record. Only for rooms with `has_bodies`. None: the
+    #: stored body stays as it is.
     body: bytes | None = None
-    #: The engine fills the reply's `body` with the body that is stored beside the record.
+    #: True: the reply must contain the stored body. A machine never reads bodies, so the engine sets it.
     includes_body: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all machine states. `version` grows when the stored format changes."""
+    """Base of all machine states, which engines store as records. `version`: the number of the stored format."""
 
     version: int
 
@@ -62,12 +68,17 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
     not_after: Micros
 
-    #: The command may free something that waiters want: they are notified before its sender gets the reply.
+    #: Whether the command may free something that other callers wait for, such as a lock. The Redis engine then makes
+    #: the server notify the waiters before it replies to the command's sender.
     wakes_waiters: ClassVar[bool] = False
+
+    #: Whether the command renews a lease. The SQL engines run it before all commands that are queued: a lease that is
+    #: renewed too late is lost.
+    renews_lease: ClassVar[bool] = False
 
 
 class Expired(msgspec.Struct, frozen=True, array_like=True, tag="expired"):
-    """The command arrived after its `not_after` without effect. `now` corrects the client's estimate of engine time."""
+    """The command arrived after its `not_after` and did nothing. With `now` the client corrects its clock estimate."""
 
     now: Micros
 
@@ -77,7 +88,9 @@ DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class Room(Generic[S]):
-    """A machine with all an engine needs to run it: `step` for the SQL engines, one Lua file per command for Redis."""
+    """A primitive that is defined by a machine, such as the gate, with what an engine needs to run it. The SQL engines
+    call `step`, the machine's function. The Redis engine runs one Lua file per command from `package`.
+    """
 
     def __init__(
         self,
@@ -93,7 +106,8 @@ class Room(Generic[S]):
         keys: int = 1,
     ) -> None:
         self.name = name
-        #: Builds the `keys` Redis keys of a name from namespace and name, for key formats that other programs define.
+        #: Builds the Redis keys of a record from the namespace and the name, if another program (n8n) defines their
+        #: format. None: the engine builds them.
         self.build_keys = build_keys
         self.keys = 2 if has_bodies else keys
         #: Whether a record may have a body: a large value that is stored beside it and that the machine never reads.
@@ -108,27 +122,33 @@ class Room(Generic[S]):
     def decode_state(self, name: str, raw: bytes) -> S:
         try:
             state = self._state.decode(raw)
-        except (*DECODE_ERRORS, TypeError) as error:  # SQLite stores any type in any column
+        # TypeError: the stored value is not bytes. A SQLite column accepts values of any type.
+        except (*DECODE_ERRORS, TypeError) as error:
             raise self.corrupt_record(name, error) from error
         if state.version != self.version:
             raise CorruptRecord(
-                f"the {self.name} record {name!r} is of version {state.version}, this process reads {self.version}"
+                f"the {self.name} record {name!r} has format version {state.version}; this process reads {self.version}"
             )
         return state
 
     def corrupt_record(self, name: str, error: Exception) -> CorruptRecord:
-        """Build the error for a record, or a reply with parts of it, that cannot be decoded."""
+        """Build the error for a stored record, or a script's reply with parts of one, that cannot be decoded."""
         return CorruptRecord(f"the {self.name} record {name!r} cannot be read: {error}")
 
     def encode_command(self, command: Command) -> bytes:
-        """Encode a command for a script. Lua's msgpack has no byte strings, so a body is sent as a string (str32)."""
+        """Encode a command for its Lua script. The body of a command (a large value, for example the outcome of a call)
+        is bytes. Redis's Lua library for msgpack does not know the type for bytes, so the body gets the type for text
+        (str32).
+        """
         body = getattr(command, "body", None)
         if body is not None:
             command = msgspec.structs.replace(command, body=msgspec.Raw(b"\xdb" + len(body).to_bytes(4) + body))
         return self.encode(command)
 
     def complete_reply(self, name: str, transition: Transition[S], body: bytes | None) -> Any:
-        """Return a transition's reply, with the stored `body` filled in if the transition asks for it."""
+        """Return a transition's reply. If the transition has `includes_body`, the reply's field `body` gets the stored
+        `body`.
+        """
         if not transition.includes_body:
             return transition.reply
         if body is None:
@@ -149,7 +169,7 @@ class Room(Generic[S]):
 
 
 class Op(msgspec.Struct, Generic[T_co], frozen=True):
-    """One operation; the type parameter is the type of its result."""
+    """Base of all requests that an engine runs, such as `Apply` and `Read`. An `Op[T]` has a result of type T."""
 
 
 class Apply(Op[Any], frozen=True, gc=False):
@@ -158,7 +178,7 @@ class Apply(Op[Any], frozen=True, gc=False):
     room: Room[Any]
     name: str
     command: Command
-    #: The encoded request, if `Engine.prepare` has built it.
+    #: This operation as an encoded request, if `Engine.prepare` has built it; else empty.
     encoded: bytes = b""
 
 
@@ -177,21 +197,25 @@ class Read(Op[Reading[Any]], frozen=True):
 
 
 class ReadBody(Op[bytes | None], frozen=True, gc=False):
-    """Read the body beside a record without reading the record. Only valid where `Engine.expires_bodies`."""
+    """Read the body, the large value that is stored beside a record (the outcome of an idempotent call, say), but not
+    the record. Only engines with `expires_bodies` support it.
+    """
 
     room: Room[Any]
     name: str
 
 
 class Scan(Op[list[str]], frozen=True):
-    """List the names of a room that start with `prefix`, sorted. It walks all names: for admin tools only."""
+    """List the stored names of a room that start with `prefix`, sorted. It reads all names: for admin tools only."""
 
     room: Room[Any]
     prefix: str = ""
 
 
 class Tag(Op[None], frozen=True):
-    """Index `name` under `tag` for `ttl` µs. The index may hold stale names; it never misses a live one."""
+    """Give `name` the label `tag` for at least `ttl` µs. The label may outlive the record of the name. So `ListTagged`
+    may also return names whose records no longer exist, but within `ttl` it misses no name.
+    """
 
     room: Room[Any]
     tag: str
@@ -199,15 +223,15 @@ class Tag(Op[None], frozen=True):
     ttl: Micros
 
 
-class Tagged(Op[list[str]], frozen=True):
-    """List the names indexed under `tag`, sorted."""
+class ListTagged(Op[list[str]], frozen=True):
+    """List the names that have the label `tag` (see `Tag`), sorted."""
 
     room: Room[Any]
     tag: str
 
 
 class Untag(Op[None], frozen=True):
-    """Remove names from the index under `tag`."""
+    """Remove the label `tag` (see `Tag`) from these names."""
 
     room: Room[Any]
     tag: str
@@ -222,9 +246,9 @@ class Publish(Op[None], frozen=True):
 
 
 class PublishHint(Op[None], frozen=True):
-    """Create the counter `hint` with the value `count` and a TTL of `life` µs, and publish `payload` on `channel`,
-    atomically: a subscriber that receives the message finds the counter. Not idempotent: it is not sent again once it
-    may have been sent.
+    """Announce `count` jobs: create the counter named `hint` with the value `count` and a TTL of `life` µs, and publish
+    `payload` on `channel`. Both happen atomically, so a worker that receives the message finds the counter, from which
+    it takes its share (`TakeHint`). Not idempotent: after a lost reply the operation is not sent again.
     """
 
     hint: str
@@ -235,24 +259,26 @@ class PublishHint(Op[None], frozen=True):
 
 
 class TakeHint(Op[int], frozen=True):
-    """Take up to `n` from the counter `hint`, atomically, and return how many were taken. An exhausted counter returns
-    0 until its TTL ends; a missing or expired one returns `n`. Never creates a counter, never extends its TTL.
+    """Take up to `n` from the counter `hint` (see `PublishHint`), atomically, and return how many were taken: 0 from a
+    counter that is used up. If the counter is missing or has expired, the result is `n`, so that no job stays
+    unclaimed. Never creates a counter, and never extends a TTL.
     """
 
     hint: str
     n: int
-    #: The TTL for a counter that was created without one.
+    #: The TTL (µs) for a counter that has none, because another program created it.
     life: Micros
 
 
 class StoreOperation(Op[T_co], frozen=True):
-    """An operation of a store with its own tables or keys: the engine runs `work` inside its transaction. Each engine
-    documents the arguments it passes. `work` raises before its first write or not at all: other operations share the
-    transaction.
+    """An operation of a store that has its own tables or keys, such as the job store. The engine runs the function
+    `work`, with arguments that differ by engine. `work` may raise only before its first write: the transaction may
+    contain other operations, so it may be committed although `work` raised.
     """
 
     work: Callable[..., Any]
-    #: Selects the node on a cluster: all keys that `work` touches share the slot of this key.
+    #: Where the operation runs. On a Redis Cluster: on the node that serves the slot of this key; all keys that `work`
+    #: uses are in that slot. On PostgreSQL: an operation with a key gets a transaction of its own.
     key: str = ""
     #: Whether the operation is read-only.
     reads: bool = False
@@ -262,38 +288,8 @@ class Ping(Op[Micros], frozen=True):
     """Reach the engine and return its clock."""
 
 
-class ThreadSubscriber(Protocol):
-    """A thread's own subscription to its inbox, and the latch on which the thread waits."""
-
-    def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
-        """Subscribe to a channel. Returns True if the subscription is new, so earlier messages may have been missed."""
-        ...
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def wait(self, timeout: float | None) -> bool: ...
-
-
-class ThreadSubscribers(Protocol):
-    """The subscribers of an engine, one per thread."""
-
-    def for_this_thread(self) -> ThreadSubscriber: ...
-
-    def channel(self, inbox: str) -> str:
-        """Return this thread's own channel, derived from the inbox of the process."""
-        ...
-
-
-class ReplicaAcks(Protocol):
-    """Counts the replicas that have acknowledged a command. Blocks the calling thread."""
-
-    def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
-        """Run an idempotent command on a separate connection; return its reply and how many replicas acknowledged it
-        within `within` seconds.
-        """
-        ...
+#: The operations that write nothing.
+READS = (Read, Scan, ListTagged, Ping)
 
 
 def single_result(results: list[Any]) -> Any:
@@ -305,7 +301,7 @@ def single_result(results: list[Any]) -> Any:
 
 
 class OperationRunner(Protocol):
-    """Runs operations from the event loop and from threads. A hub needs no more than this: see `backstay.hub.base`."""
+    """Runs operations from the event loop and from threads: the part of an engine that a hub needs (`hub/base.py`)."""
 
     def submit(self, op: Op[T]) -> Awaitable[T]:
         """Run one operation from the event loop. All operations of one loop iteration travel as one batch."""
@@ -316,8 +312,8 @@ class OperationRunner(Protocol):
         ...
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        """Run operations from a thread in one round trip. Returns results or exceptions, in order; raises none.
-        `timeout` can only shorten the engine's own.
+        """Run operations from a thread in one round trip. Returns a result or an exception for each, in order; raises
+        none. `timeout` (seconds) can only shorten the engine's own time-out.
         """
         ...
 
@@ -336,8 +332,8 @@ class OperationRunner(Protocol):
 
 @runtime_checkable
 class WakesAfterCommit(Protocol):
-    """An engine that passes its wakes to a callback after each commit, so any hub can deliver them. The Redis engine
-    does not: its scripts publish wakes themselves, so it always uses the Redis hub.
+    """An engine that passes its hints for waiters (`Wake`) to a callback after each commit, so that any hub can deliver
+    them. The Redis engine is not one: its scripts publish the hints themselves, so it always uses the Redis hub.
     """
 
     def attach(
@@ -346,9 +342,9 @@ class WakesAfterCommit(Protocol):
         deliver: Callable[[Sequence[Wake]], None],
         forward: Callable[[Sequence[Wake]], None] | None = None,
     ) -> None:
-        """Call `deliver` with all wakes after each commit, for the waiters of this process under `inbox`. If `forward`
-        is given, the engine also passes it the wakes for other processes and does not send them itself. Neither
-        callback may block.
+        """After each commit, call `deliver` with its hints. `inbox` is the channel of this process: hints for it are
+        not sent to other processes. The engine itself sends the hints for other processes; if `forward` is given, the
+        engine calls `forward` with them instead. Neither callback may block.
         """
         ...
 
@@ -361,23 +357,27 @@ class Engine(OperationRunner, Protocol):
     """
 
     namespace: str
-    #: Whether bodies are deleted when they expire, so that a `ReadBody` never returns an outdated one.
+    #: Whether the engine deletes each body when it expires, so that a `ReadBody` never returns an expired one.
     expires_bodies: bool
-    #: Whether other programs reach its records with Redis commands, as wire="n8n" requires.
+    #: Whether other programs can reach the engine's records with Redis commands, as wire="n8n" requires.
     exposes_redis_keys: bool
     #: Whether keys are spread over several nodes by their hash tags.
     is_clustered: bool
 
     def prepare(self, op: Apply) -> Apply:
-        """Encode an operation ahead of time: a caller that waits before it sends has time for that."""
+        """Return a copy of the operation that also contains its encoded request. A waiter prepares the operation while
+        it waits, and sends it without further work when it is woken.
+        """
         ...
 
     def key(self, room: str, name: str) -> str:
-        """Return the key or table row of a record as text, for people who look into the store."""
+        """Return where a record is stored, as text for people: its Redis key, or the parts of its primary key."""
         ...
 
     def now(self) -> Micros:
-        """Return this process's estimate of the engine's clock. Use it for deadlines, never for decisions."""
+        """Return this process's estimate of the engine's time. Callers compute deadlines with it; whether a lease has
+        expired is decided by the engine with its own clock.
+        """
         ...
 
     def correct_clock(self, now: Micros) -> None:
@@ -385,13 +385,13 @@ class Engine(OperationRunner, Protocol):
         ...
 
     def thread_subscribers(self) -> ThreadSubscribers | None:
-        """Return the subscribers that let a thread wait for hints on its own connection; None: the hub's thread wakes
-        waiting threads.
+        """Return the subscribers with which each thread waits for hints on its own connection. None: this engine has no
+        such subscribers, and the hub's thread wakes the waiting threads.
         """
         ...
 
     def replica_acks(self) -> ReplicaAcks | None:
-        """Return the object that counts replica acknowledgements; None: this engine has no replicas to ask."""
+        """Return the object that counts replica acknowledgements; None if this engine cannot count them."""
         ...
 
     async def open(self) -> None:

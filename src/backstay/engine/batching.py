@@ -1,4 +1,6 @@
-"""The part that the SQL engines share: operations of event loops and threads go to a commit thread in batches."""
+"""The base class of the SQL engines. Event loops and threads queue operations; one commit thread takes all that have
+collected and runs them as a batch.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class BatchingEngine(ABC):
     """Runs one batch of operations after another, each in one transaction. Hints are sent after the commit."""
 
     namespace: str
-    #: Expired rows stay until they are swept, so a body is valid only together with its record.
+    #: A SQL database does not delete rows when they expire: they stay until a sweep. So a body (a large value stored
+    #: beside a record) that is read without its record may be expired.
     expires_bodies = False
     exposes_redis_keys = False
     is_clustered = False
@@ -34,8 +37,8 @@ class BatchingEngine(ABC):
         self._closed = False
         self._batcher = LoopBatcher(self._flush)
         self._hubs: dict[str, Callable[[Sequence[Wake]], None]] = {}
-        #: Callbacks of hubs that forward hints to other processes; if there is one, the engine does not send them
-        #: itself.
+        #: The callbacks `forward` of the attached hubs, by the hub's inbox. They send hints to other processes; while
+        #: there is one, the engine itself sends none.
         self._forwarders: dict[str, Callable[[Sequence[Wake]], None]] = {}
         self._commit_thread = self._new_commit_thread()
 
@@ -44,7 +47,7 @@ class BatchingEngine(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """The address, for messages. It never contains a secret."""
+        """Return the address, for messages. It never contains a secret."""
 
     def attach(
         self,
@@ -52,7 +55,9 @@ class BatchingEngine(ABC):
         deliver: Callable[[Sequence[Wake]], None],
         forward: Callable[[Sequence[Wake]], None] | None = None,
     ) -> None:
-        """Pass wakes to `deliver` after each commit. Wakes for `inbox` are not sent to other processes."""
+        """After each commit, call `deliver` with all hints, and `forward`, if given, with those for other processes.
+        `inbox` is the channel of this process (see `WakesAfterCommit`).
+        """
         self._hubs = {**self._hubs, inbox: deliver}
         if forward is not None:
             self._forwarders = {**self._forwarders, inbox: forward}
@@ -100,17 +105,23 @@ class BatchingEngine(ABC):
             return [Closed("this engine is closed")] * len(ops)
         if not ops:
             return []
-        all_done = threading.Event()
+        # A lock that is released when all results are there. Not `threading.Event`: a signal handler that raises in
+        # that class's Python code can leave its inner lock locked, and the commit thread would then wait for ever.
+        pending = threading.Lock()
+        pending.acquire()
         found: dict[int, Any] = {}
 
         def on_results(results: Sequence[tuple[int, Any]]) -> None:
             found.update(results)
             if len(found) == len(ops):
-                all_done.set()
+                try:  # noqa: SIM105 - on the hot path, where `suppress` costs too much
+                    pending.release()
+                except RuntimeError:
+                    pass  # another thread delivered results at the same time and released it
 
-        self._put(ops, on_results, self._thread_for(timeout))
-        # The commit thread replies within the engine's own time-out; only a suspended host can delay it further.
-        if not all_done.wait(timeout):
+        self._put(ops, on_results, self._thread_for(timeout), urgent=timeout is not None)
+        # Without `timeout` this wait still ends: the commit thread replies within the engine's own time-out.
+        if not pending.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             late = f"{self} did not answer within {timeout:g} s"
             return [found[i] if i in found else OutcomeUnknown(late) for i in range(len(ops))]
         return [found[i] for i in range(len(ops))]
@@ -121,22 +132,27 @@ class BatchingEngine(ABC):
         on_results: OnResults,
         thread: CommitThread,
         loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        urgent: bool = False,
     ) -> None:
-        """Queue operations on `thread`; an engine may route some elsewhere. `loop`: the submitting, running loop."""
-        thread.put(ops, on_results)
+        """Queue operations on the commit thread `thread`. PostgreSQL overrides this and runs store operations on other
+        connections. `loop` is the event loop that submitted the operations; None if a thread did. `urgent` ones run
+        before all that are queued.
+        """
+        thread.put(ops, on_results, urgent=urgent)
 
     def _thread_for(self, timeout: float | None) -> CommitThread:
-        """Return the commit thread for a thread's operations. Only the keeper, which renews leases, passes
-        `timeout`.
+        """Return the commit thread for operations that a thread submits. Calls with a `timeout` are urgent, such as the
+        keeper's lease renewals, so a subclass may run them on a commit thread of their own.
         """
         return self._commit_thread
 
     def thread_subscribers(self) -> None:
-        """None: hints arrive through the hub."""
+        """Return None: threads get their hints through the hub."""
         return
 
     def replica_acks(self) -> None:
-        """None: a commit is on disk, and there are no replicas to ask."""
+        """Return None: a commit is durable on disk, and this engine knows no replicas."""
         return
 
     def key(self, room: str, name: str) -> str:
@@ -153,7 +169,7 @@ class BatchingEngine(ABC):
         self._commit_thread.stop()
 
     def after_fork(self) -> None:
-        """Start with a new commit thread: the old one exists only in the parent."""
+        """In a forked child: create a new commit thread, because the old one exists only in the parent."""
         self._batcher = LoopBatcher(self._flush)
         self._hubs = {}
         self._forwarders = {}

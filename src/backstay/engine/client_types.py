@@ -1,4 +1,6 @@
-"""The client objects that users may pass instead of a URL, recognised by their module without importing a library."""
+"""The clients and pools that users may pass instead of a URL. An object is recognised by the name of its class's
+module, so that neither redis-py nor psycopg must be imported for the check.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from backstay.errors import ConfigError
 
-#: The list of accepted values in a ConfigError.
+#: The accepted values, as a ConfigError lists them.
 ACCEPTED = (
     "a URL, a redis-py client (Redis, RedisCluster, sentinel.master_for(…)) or ConnectionPool, asyncio or not,"
     " or psycopg_pool's ConnectionPool or AsyncConnectionPool"
@@ -53,8 +55,8 @@ ClientObject = RedisClient | RedisClusterClient | RedisPool | PostgresPool
 
 
 def client_kind(thing: object, what: str) -> Literal["redis", "postgres"]:
-    """Return the kind of engine for a client object. Raises ConfigError for other objects; its text begins with
-    `what`.
+    """Return which engine a client or pool belongs to. For any other object, raise a ConfigError that lists the valid
+    values; `what` begins its message and names the option.
     """
     libraries = {kind.__module__.partition(".")[0] for kind in type(thing).__mro__}
     if libraries & {"redis", "valkey"}:
@@ -64,7 +66,7 @@ def client_kind(thing: object, what: str) -> Literal["redis", "postgres"]:
     kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
     hint = ""
     if "sqlalchemy" in libraries:
-        hint = '; of an Engine, pass engine.url.set(drivername="postgresql").render_as_string(hide_password=False)'
+        hint = '; for an Engine, pass engine.url.set(drivername="postgresql").render_as_string(hide_password=False)'
     elif "psycopg" in libraries:
-        hint = "; one connection serves one caller at a time"
+        hint = "; a single connection serves one caller at a time: pass a pool"
     raise ConfigError(f"{what} {ACCEPTED}; got {kind}{hint}")

@@ -16,7 +16,7 @@ def scripts(engine: str) -> list[str]:
     return [folder.joinpath(name).read_text() for name in names]
 
 
-def missing(engine: str, have: int, where: str) -> list[str]:
+def list_missing(engine: str, have: int, where: str) -> list[str]:
     """Return the migrations that a schema of version `have` still needs. Raises SchemaTooNew if this code is older."""
     known = scripts(engine)
     if have > len(known):

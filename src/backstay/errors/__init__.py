@@ -5,10 +5,10 @@ BackstayError
 ├── WrongLoop              an async Backstay is used from a second event loop
 ├── Closed                 used after close()
 ├── EngineError            the engine failed, not the caller
-│   ├── EngineUnavailable  the engine is not reachable; nothing was applied
+│   ├── EngineUnavailable  the engine is not reachable, or cannot serve now (memory, read-only); nothing was applied
 │   │   └── NotReplicated  too few replicas confirmed a grant, so it was released
 │   ├── OutcomeUnknown     the reply was lost; the request may have been applied
-│   ├── EngineRefused      the server rejected the request: permissions, memory, read-only
+│   ├── EngineRefused      the server rejected the request: password, permissions, version
 │   ├── CorruptRecord      a stored record cannot be decoded
 │   └── SchemaTooNew       the database was written by a newer Backstay
 ├── LockError
@@ -41,6 +41,7 @@ BackstayError
 │   ├── BadDefinition      a workflow is invalid; every problem is listed with its line; also a ValueError
 │   ├── BadExpression      an `if` or a `${{ … }}` cannot be parsed; also a ValueError
 │   ├── BadInput           inputs do not match the workflow's declaration; also a ValueError
+│   ├── RunTooLarge        a run, a job or a text of it exceeds its size limit; also a ValueError
 │   ├── WorkflowNotFound   no workflow of this name, or no such version; also a LookupError
 │   └── RunNotFound        no such run (any more); also a LookupError
 ├── N8nError
@@ -105,6 +106,7 @@ from backstay.errors.workflow import (
     BadInput,
     Problem,
     RunNotFound,
+    RunTooLarge,
     WorkflowError,
     WorkflowNotFound,
 )
@@ -155,6 +157,7 @@ __all__ = [
     "RetryRefused",
     "RowMissing",
     "RunNotFound",
+    "RunTooLarge",
     "SchemaTooNew",
     "StaleFence",
     "UnknownJob",

@@ -9,7 +9,9 @@ from backstay.errors.engine import BackstayError
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """The holder of a lock, as errors and `inspect` report it."""
+    """The holder of a lock, as errors and `inspect` report it. `lock_id` is empty where a server hides it from a client
+    that does not own the lock.
+    """
 
     lock_id: str
     fence: int
@@ -21,9 +23,10 @@ class HolderInfo:
     exclusive: bool = True
 
     def __str__(self) -> str:
+        lock_id = f", lock_id {self.lock_id}" if self.lock_id else ""
         return (
             f"{self.workflow_name or self.workflow_id or 'unknown'}"
-            f" (execution {self.execution_id or '?'}, lock_id {self.lock_id}, locked_at {self.locked_at})"
+            f" (execution {self.execution_id or '?'}{lock_id}, locked_at {self.locked_at})"
         )
 
 
@@ -66,7 +69,7 @@ class QueueFull(LockError):
 
 
 class NotOwner(LockError):
-    """The caller releases a lock that another holder holds by now. Nothing was released."""
+    """The caller tried to release a lock that another caller holds. Nothing was released."""
 
     def __init__(self, *, name: str, lock_id: str, holder: HolderInfo | None) -> None:
         super().__init__(
@@ -89,7 +92,9 @@ class LeaseLost(LockError):
 
 
 class StaleFence(LockError):
-    """A guarded write carries an older fence than the stored one: a later holder has written. Nothing was written."""
+    """A guarded write compares its fence with the one that is stored with the row or key. Here the stored one is
+    newer, because a later holder of the lock has written. This write changed nothing.
+    """
 
     def __init__(self, *, name: str, fence: int, newer: int) -> None:
         super().__init__(
@@ -102,7 +107,7 @@ class StaleFence(LockError):
 
 
 class RowMissing(LockError, LookupError):
-    """A guarded update matched no row. Nothing was written."""
+    """A guarded update (a write that compares fences, see `StaleFence`) matched no row. Nothing was written."""
 
     def __init__(self, *, name: str, table: str, row: dict[str, object]) -> None:
         super().__init__(
@@ -115,7 +120,9 @@ class RowMissing(LockError, LookupError):
 class WouldDeadlock(LockError):
     """This task or thread would wait for a lock that only it can release."""
 
-    def __init__(self, *, name: str, lock_id: str, way_out: str = "Pass reentrant=True to count instead.") -> None:
+    def __init__(
+        self, *, name: str, lock_id: str, way_out: str = "Pass reentrant=True to let it acquire again."
+    ) -> None:
         super().__init__(
             f"this task already holds {name!r} (lock_id {lock_id}) and would wait for itself forever. {way_out}",
             name=name,
@@ -123,29 +130,33 @@ class WouldDeadlock(LockError):
         self.lock_id = lock_id
 
 
-@dataclass(slots=True)  # not frozen: a frozen dataclass doubles the cost of a denial
+@dataclass(slots=True)  # not frozen, because creating a frozen one doubles the cost of a denied hit
 class Decision:
-    """The decision of a limit, true in a condition when it admits. The figures are those of the deciding rate."""
+    """What a limit decided about one hit; truthy if the hit is admitted. If the limit has several rates, `count`,
+    `limit`, `remaining`, `reset_after`, `retry_after` and `window` describe one of them: after an admitted hit the rate
+    with the least remaining, after a denied hit the rate that denies such a hit for the longest time.
+    """
 
     allowed: bool
-    #: The key that the limit was asked about.
+    #: The key that the hit was for, as in `limit.hit("user:7")`.
     scope: str
-    #: `count` of `limit` are used, this hit included.
+    #: How much of `limit` is in use, including this hit if it is admitted.
     count: int
     limit: int
     remaining: int
-    #: Seconds until the usage is zero again, if no other hit comes.
+    #: Seconds until `count` is zero, if there are no other hits.
     reset_after: float
-    #: Seconds until the same hit is admitted, if no other hit comes; 0 for an admitted hit.
+    #: Seconds until the same hit would be admitted, if there are no other hits; 0 for an admitted hit.
     retry_after: float
     #: The window in seconds in which `limit` hits are admitted.
     window: float
-    #: The time of the decision, or the time that was reserved: seconds since the epoch, by the engine's clock.
+    #: The time of the decision or, if the caller must wait for the hit, the later time for which the hit is reserved:
+    #: seconds since the epoch, by the engine's clock.
     at: float
-    #: What decided: "engine"; "memory", a cached denial of the engine; or, while the engine is unavailable, the policy:
-    #: "deny", "allow" or "local".
+    #: What decided. "engine": the engine. "memory": this process, from an earlier denial of the engine that is still
+    #: valid. "deny", "allow" or "local": the `on_unavailable` of the limit, because the engine is unavailable.
     by: str = "engine"
-    #: Why the engine did not decide.
+    #: The engine's error if the engine did not decide; else empty.
     trouble: str = ""
 
     def __bool__(self) -> bool:

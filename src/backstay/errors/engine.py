@@ -1,4 +1,6 @@
-"""The root of the error tree, errors of use (arguments, event loop, closed app), and errors of the engine."""
+"""The root of the error tree, errors of the caller (invalid arguments, wrong event loop, use after close), and errors
+of the engine.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ class Closed(BackstayError):
 class EngineError(BackstayError):
     """The engine failed, not the caller."""
 
+    #: True if the same request fails again, whatever changes on the server. Background work (the deferred release of a
+    #: lock, a worker's exchange) is retried after any other EngineError: an outage ends, and rights are restored.
+    is_permanent: bool = False
+
 
 class EngineUnavailable(EngineError):
-    """The engine is not reachable. Nothing was applied, so a retry is safe."""
+    """The engine is not reachable or cannot serve now: it starts, is read-only, or has no memory or disk space left.
+    Nothing was applied, so a retry is safe.
+    """
 
 
 class NotReplicated(EngineUnavailable):
@@ -46,15 +54,18 @@ class OutcomeUnknown(EngineError):
 
 
 class EngineRefused(EngineError):
-    """The engine rejected the request: missing permissions, no memory, a read-only replica."""
-
-    #: The data itself is the cause and no server can store it: the same request fails again.
-    is_permanent: bool = False
+    """The engine rejected the request: a wrong password, missing permissions, too old a version, or a value that it
+    cannot store.
+    """
 
 
 class CorruptRecord(EngineError):
     """A stored record cannot be decoded: it is damaged, or written by another version."""
 
+    is_permanent = True
+
 
 class SchemaTooNew(EngineError):
     """The database was written by a newer Backstay. Upgrade this process first."""
+
+    is_permanent = True

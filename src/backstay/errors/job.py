@@ -52,7 +52,9 @@ class JobNotFound(JobError, LookupError):
     """There is no such job: it never existed, was rolled back, or its record has expired (`keep=`)."""
 
     def __init__(self, *, job_id: str, run_id: str = "", known: tuple[str, ...] = ()) -> None:
-        """`run_id`: `job_id` is a job's name in that run, and `known` are the names that the run has."""
+        """With a `run_id`, `job_id` is a job's name in that workflow run, and `known` lists the names of the run's
+        jobs.
+        """
         some = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")  # noqa: PLR2004 - keep the message on one line
         super().__init__(
             f"run {run_id} has no job {job_id!r}; it has {some or 'none'}"
@@ -64,8 +66,9 @@ class JobNotFound(JobError, LookupError):
 
 
 class RetryRefused(JobError):
-    """A retry of this job of a run would skip it again at once. `.needs` maps each dependency that did not succeed to
-    its state: retry those, and the jobs that were skipped because of them run again.
+    """This job of a run cannot be retried, because it would be skipped again at once: its dependencies did not succeed.
+    `.needs` maps each of these dependencies to its state. Retry them instead; the jobs that were skipped because of
+    them then run, too.
     """
 
     def __init__(self, *, job_id: str, name: str, state: str, needs: dict[str, str], reason: str = "") -> None:

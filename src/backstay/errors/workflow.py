@@ -23,7 +23,9 @@ class Problem:
         return f"{self.line}:{self.column}: {self.message}" if self.line else self.message
 
     def within(self, source: str) -> str:
-        """Format the problem with its file name, as editors link it: `file:line:column: message`."""
+        """Format the problem with its file name, in a form that editors turn into a link: `file:line:column:
+        message`.
+        """
         return f"{source}{':' if self.line else ': '}{self}" if source else str(self)
 
 
@@ -55,6 +57,17 @@ class BadInput(WorkflowError, ValueError):
         super().__init__(f"workflow {workflow!r} cannot start with these inputs: {reason}")
         self.workflow = workflow
         self.reason = reason
+
+
+class RunTooLarge(WorkflowError, ValueError):
+    """A run, a job or a text of it exceeds its size limit, for example after its expressions are filled in. Nothing was
+    started.
+    """
+
+    def __init__(self, *, what: str, limit: int, unit: str = "characters") -> None:
+        super().__init__(f"{what} would have more than {limit} {unit}, which is the limit")
+        self.what = what
+        self.limit = limit
 
 
 class WorkflowNotFound(WorkflowError, LookupError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from backstay.engine.base import Read, Scan, Tagged, Untag
+from backstay.engine.base import ListTagged, Read, Scan, Untag
 from backstay.errors import ConfigError, CorruptRecord, NotOwner
 from backstay.gate.commands import Evict, ForceRelease, Foreign, Release
 from backstay.gate.commands import Released as ReleasedReply
@@ -15,18 +15,20 @@ from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released, fir
 from backstay.gate.wire import ChooseAdmin, LockAdmin
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import deadline
+from backstay.runtime.lost_replies import deadline
 from backstay.runtime.validation import Wire
 
 
 async def release_by_id(core: Core, name: str, lock_id: str) -> Released:
-    """Release a lease that another process holds, by its lock_id. Raises NotOwner when another lock_id holds it."""
+    """Release a lease that another process holds, by its lock_id. Raises NotOwner if the lock is held, but not by
+    this lock_id.
+    """
     core.check_open()
-    asked = await send(core, name, Release(deadline(core.engine), "", lock_id, 0, 0))
-    match asked.reply:
+    result = await send(core, name, Release(deadline(core.engine), "", lock_id, 0, 0))
+    match result.reply:
         case ReleasedReply():
             return Released(released=True, idempotent=False, scope=name, lock_id=lock_id)
-        case Foreign(holders) if not asked.doubt_until:
+        case Foreign(holders) if not result.doubt_until:
             raise NotOwner(name=name, lock_id=lock_id, holder=first_holder(holders))
         case _:
             return Released(released=True, idempotent=True, scope=name, lock_id=lock_id)
@@ -35,55 +37,69 @@ async def release_by_id(core: Core, name: str, lock_id: str) -> Released:
 async def force_release(core: Core, name: str) -> ForceReleased:
     """Remove all holders and advance the fence."""
     core.check_open()
-    asked = await send(core, name, ForceRelease(deadline(core.engine)))
-    holders = tuple(holder_info(h) for h in asked.reply.holders)
-    core.telemetry.emit("lock.forced", name=name, fence=asked.reply.fence)
-    return ForceReleased(name, asked.reply.fence, holders)
+    result = await send(core, name, ForceRelease(deadline(core.engine)))
+    holders = tuple(holder_info(h) for h in result.reply.holders)
+    core.telemetry.emit("lock.forced", name=name, fence=result.reply.fence)
+    return ForceReleased(name, result.reply.fence, holders)
 
 
-async def inspect(core: Core, name: str) -> Inspection:
-    """Read one gate. Changes nothing."""
+def _see_all(_: str) -> bool:
+    return True
+
+
+async def inspect(core: Core, name: str, may_see: Callable[[str], bool] = _see_all) -> Inspection:
+    """Read one gate. Changes nothing. `may_see` decides by ticket whether the view shows a lock_id."""
     core.check_open()
     reading = await apply_op(core, Read(GATE, name))
-    return inspection(name, reading.state, reading.now)
+    return inspection(name, reading.state, reading.now, may_see)
 
 
-async def list_gates(core: Core, prefix: str) -> list[Inspection]:
-    """List the gates that have a holder or a waiter. It scans every name: use it in tools, not on a hot path."""
+async def list_gates(core: Core, prefix: str, may_see: Callable[[str], bool] = _see_all) -> list[Inspection]:
+    """List the gates that have a holder or a waiter. It scans every name: use it in tools, not on a hot path. `may_see`
+    decides by ticket whether the view shows a lock_id.
+    """
     core.check_open()
     if prefix != "":
         validation.check_name(prefix, "prefix")
     names = await apply_op(core, Scan(GATE, prefix))
     try:
         readings = await core.port.apply_all([Read(GATE, name) for name in names])
-        found = [inspection(name, r.state, r.now) for name, r in zip(names, readings, strict=True)]
+        found = [inspection(name, r.state, r.now, may_see) for name, r in zip(names, readings, strict=True)]
     except CorruptRecord:  # read one by one, so that one damaged record does not hide the others
-        found = [await _inspect_or_report(core, name) for name in names]
+        found = [await _inspect_or_report(core, name, may_see) for name in names]
     return [item for item in found if item.count or item.trouble]
 
 
-async def _inspect_or_report(core: Core, name: str) -> Inspection:
+async def _inspect_or_report(core: Core, name: str, may_see: Callable[[str], bool]) -> Inspection:
     try:
-        return await inspect(core, name)
+        return await inspect(core, name, may_see)
     except CorruptRecord as error:
         return Inspection(name, 0, None, (), (), trouble=str(error))
 
 
-async def cleanup(core: Core, execution_id: str, scopes: Sequence[str] | None) -> Cleanup:
-    """Release the leases of one failed execution, and nothing else. `scopes` None: everywhere it passed its id."""
+async def cleanup(
+    core: Core, execution_id: str, scopes: Sequence[str] | None, *, tag: str = "", ticket_prefix: str = ""
+) -> Cleanup:
+    """Release the leases of one failed execution, and nothing else: on the locks in `scopes`, or, if that is None, on
+    all locks that it acquired with its execution_id.
+
+    tag: The tag under which the names of its locks are listed. Default: the execution_id.
+    ticket_prefix: Release only leases whose ticket starts with this text.
+    """
+    tag = tag or execution_id
     core.check_open()
     if scopes is not None and not scopes:
         return Cleanup(cleaned=False, cleaned_count=0, scopes=(), reason="the list of scopes is empty: nothing to do")
-    names = await apply_op(core, Tagged(GATE, execution_id)) if scopes is None else list(dict.fromkeys(scopes))
+    names = await apply_op(core, ListTagged(GATE, tag)) if scopes is None else list(dict.fromkeys(scopes))
     cleaned: list[str] = []
     count = 0
     for name in names:
-        asked = await send(core, name, Evict(deadline(core.engine), execution_id))
-        if asked.reply.holders:
+        result = await send(core, name, Evict(deadline(core.engine), execution_id, ticket_prefix))
+        if result.reply.holders:
             cleaned.append(name)
-            count += len(asked.reply.holders)
+            count += len(result.reply.holders)
     if scopes is None and names:
-        await apply_op(core, Untag(GATE, execution_id, tuple(names)))
+        await apply_op(core, Untag(GATE, tag, tuple(names)))
     reason = "" if count else f"execution {execution_id} holds none of the {len(names)} scopes checked"
     return Cleanup(cleaned=count > 0, cleaned_count=count, scopes=tuple(cleaned), reason=reason)
 
@@ -99,7 +115,9 @@ def check_scopes(scopes: Sequence[str] | None) -> list[str] | None:
 
 
 class BaseLocks:
-    """The operations behind `stay.locks` of both APIs: validate the arguments, then choose the admin of the wire."""
+    """The operations behind `stay.locks` of both APIs. Each validates its arguments and then calls a LockAdmin: the one
+    for Backstay's own records or, with `wire="n8n"`, the one for locks in n8n's Redis keys.
+    """
 
     __slots__ = ("_choose", "_core")
 

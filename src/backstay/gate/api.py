@@ -11,7 +11,7 @@ from typing import Any
 from backstay.errors import LockHeld
 from backstay.gate import flows
 from backstay.gate.admin import BaseLocks, list_gates
-from backstay.gate.flows import Spec
+from backstay.gate.flows import GateSpec
 from backstay.gate.lease import GateLease
 from backstay.gate.options import UNSET, BaseGate, Unset, caller_options
 from backstay.gate.rwlock import BaseReadWriteLock
@@ -24,7 +24,9 @@ from backstay.runtime.validation import Duration, Wire
 
 
 class Loss:
-    """Awaits the end of a lease: returns True when the lease is lost, False when it was released."""
+    """An awaitable that waits for the end of a lease. It returns True when the lease is lost, False when it is
+    released.
+    """
 
     __slots__ = ("_lease",)
 
@@ -51,7 +53,9 @@ class Loss:
 
 
 class Lease(GateLease):
-    """A held lock, permit, or read or write lock. Work done after `lost` is unsafe: another caller may hold it."""
+    """A held lock, permit, or read or write lock. Work after the lease is lost is unsafe, because another caller may
+    hold the lock.
+    """
 
     __slots__ = ()
 
@@ -65,18 +69,18 @@ class Lease(GateLease):
         await flows.renew(self, None if ttl is None else validation.to_seconds(ttl, "ttl"))
 
     async def release(self) -> Released:
-        """Release the lease. Raises NotOwner when another caller holds the lock by now."""
+        """Release the lease. Raises NotOwner if it had ended and another caller holds the lock."""
         return await flows.release(self)
 
 
 class AsyncGate(BaseGate):
     """A lock, semaphore, or one side of a read-write lock: acquire it, try it, or enter it with `async with`."""
 
-    __slots__ = ("_bodies",)
+    __slots__ = ("_scopes",)
 
-    def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
+    def __init__(self, core: Core, spec: GateSpec, wait: Duration | None) -> None:
         super().__init__(core, spec, wait)
-        self._bodies: list[LeaseScope[Lease]] = []
+        self._scopes: list[LeaseScope[Lease]] = []
 
     async def acquire(
         self,
@@ -87,7 +91,9 @@ class AsyncGate(BaseGate):
         workflow_id: str = "",
         workflow_name: str = "",
     ) -> Lease:
-        """Acquire a lease. `wait=0` raises LockHeld at once, seconds raise LockTimeout, None waits for ever."""
+        """Acquire a lease. If it is not free: `wait=0` raises LockHeld at once, `wait=5` raises LockTimeout after 5
+        seconds, `wait=None` waits without limit. The default is the `wait` of the lock.
+        """
         options = caller_options(lock_id, execution_id, workflow_id, workflow_name)
         return await flows.acquire(self._core, self._spec, options, self._wait_seconds(wait), Lease)
 
@@ -108,27 +114,29 @@ class AsyncGate(BaseGate):
 
     async def __aenter__(self) -> Lease:
         lease = await flows.acquire(self._core, self._spec, flows.ANONYMOUS, self._wait, Lease)
-        self._bodies.append(LeaseScope(lease, self._core.port.signal))
+        self._scopes.append(LeaseScope(lease, self._core.port.signal))
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        body = self._leaving()
-        ours = body.close()
-        loss = await flows.release_at_exit(body.lease)
-        if loss is not None and (kind is None or (ours and kind is asyncio.CancelledError)):
+        scope = self._pop_scope()
+        caused_cancellation = scope.close()
+        loss = await flows.release_at_exit(scope.lease)
+        if loss is not None and (kind is None or (caused_cancellation and kind is asyncio.CancelledError)):
             raise loss from error
 
-    def _leaving(self) -> LeaseScope[Lease]:
-        """Remove and return the scope of this task's innermost `async with` block. Tasks may share one lock object."""
-        bodies = self._bodies
-        if len(bodies) == 1:
-            return bodies.pop()
+    def _pop_scope(self) -> LeaseScope[Lease]:
+        """Remove and return the LeaseScope, which holds the lease, of the `async with` block that ends now. It is the
+        innermost one of this task. Other tasks may be in blocks on the same lock object.
+        """
+        scopes = self._scopes
+        if len(scopes) == 1:
+            return scopes.pop()
         task = asyncio.current_task()
-        body = next(b for b in reversed(bodies) if b.task is task)
-        bodies.remove(body)
-        return body
+        scope = next(s for s in reversed(scopes) if s.task is task)
+        scopes.remove(scope)
+        return scope
 
 
 class Lock(AsyncGate):
@@ -148,7 +156,7 @@ class ReadWriteLock(BaseReadWriteLock[AsyncGate]):
 
     __slots__ = ()
 
-    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None) -> None:
+    def __init__(self, core: Core, reader: GateSpec, writer: GateSpec, wait: Duration | None) -> None:
         super().__init__(core, reader, writer, wait, AsyncGate)
 
 
@@ -162,7 +170,9 @@ class Locks(BaseLocks):
         return await self._inspect(name, wire)
 
     async def list(self, prefix: str = "") -> builtins.list[Inspection]:
-        """List the names that have a holder or a waiter. On Redis this is a SCAN of the whole key space."""
+        """List the locks, semaphores and read-write locks that have a holder or a waiter and whose name begins with
+        `prefix`. On Redis this is a SCAN of the whole key space.
+        """
         return await list_gates(self._core, prefix)
 
     async def release(self, name: str, lock_id: str, *, wire: Wire = "backstay") -> Released:
@@ -170,11 +180,13 @@ class Locks(BaseLocks):
         return await self._release(name, lock_id, wire)
 
     async def force_release(self, name: str, *, wire: Wire = "backstay") -> ForceReleased:
-        """Remove all holders and advance the fence, so that fence-checked writes of the old holders are refused."""
+        """Remove all holders and advance the fence, so that guarded writes of the old holders are refused."""
         return await self._force_release(name, wire)
 
     async def cleanup(
         self, execution_id: str, scopes: Sequence[str] | None = None, *, wire: Wire = "backstay"
     ) -> Cleanup:
-        """Release what a failed execution holds: in `scopes`, or (None) everywhere it passed its execution_id."""
+        """Release the locks of a failed workflow execution, for example of n8n. `scopes`: the names of the locks to
+        check; without it, all locks that were acquired with this execution_id.
+        """
         return await self._cleanup(execution_id, scopes, wire)

@@ -10,7 +10,7 @@ from backstay.engine.base import Command, Expired, Micros
 
 
 class CallerIdentity(Struct, frozen=True, array_like=True):
-    """Identifies a caller to people who read the lock: which execution of which workflow."""
+    """Who acquires a lock, as `inspect` shows it: which execution of which workflow."""
 
     execution_id: str = ""
     workflow_id: str = ""
@@ -27,10 +27,16 @@ class Holder(Struct, frozen=True, array_like=True):
     since: Micros
     until: Micros
     caller: CallerIdentity
+    #: The number of the lease's current TTL: 0 at the grant, then the `ttl_number` of the last `Renew` that set a new
+    #: TTL.
+    ttl_number: int = 0
 
 
 class Acquire(Command, frozen=True, array_like=True):
-    """Advance a ticket: enter the queue, refresh its place, accept an offer, or repeat a grant whose reply was lost."""
+    """Ask for the lock with a ticket. A new ticket gets a lease, enters the queue or is refused. A queued ticket
+    refreshes its place or accepts its offer. A ticket that already holds the lease gets the same grant again, because
+    its reply was lost.
+    """
 
     ticket: str
     lock_id: str
@@ -44,40 +50,58 @@ class Acquire(Command, frozen=True, array_like=True):
 
 
 class Renew(Command, frozen=True, array_like=True):
-    """Extend a live lease. It never revives a lost one."""
+    """Extend a lease that has not ended. It never revives a lease that has ended.
+
+    The holder numbers the TTLs that it sets for a lease (`ttl_number`), so that a delayed command cannot bring back an
+    old TTL. A higher number than the lease has sets a new TTL, longer or shorter. An equal number (the keeper's
+    renewal, or a resend) never shortens the lease. A lower number belongs to a TTL that was replaced, and changes
+    nothing.
+    """
 
     ticket: str
     fence: int
     ttl: Micros
+    ttl_number: int = 0
+
+    renews_lease: ClassVar[bool] = True
 
 
 class Release(Command, frozen=True, array_like=True):
-    """Release a lease, by ticket or (ticket empty) by lock_id. Verifies ownership."""
+    """Release the lease of a ticket or, if `ticket` is empty, the lease with this lock_id, the id that users see.
+    Releases nothing if the gate has no such lease.
+    """
 
     ticket: str
     lock_id: str
     fence: int
-    #: Until then a delayed copy of this ticket's Acquire may still arrive and must be refused; 0: no copy is in flight.
+    #: Until this time (engine clock) a delayed copy of this ticket's Acquire may still arrive and must be refused; 0:
+    #: no copy is in flight.
     gone_until: Micros
 
     wakes_waiters: ClassVar[bool] = True
 
 
 class Withdraw(Command, frozen=True, array_like=True):
-    """Remove a ticket in any state: held, offered or queued. Safe when the outcome of its Acquire is unknown."""
+    """Remove a ticket in any state: held, offered or queued. Sent when acquiring fails or is
+    cancelled. The ticket is gone afterwards, whether or not its Acquire has arrived: until `gone_until` (engine clock)
+    a delayed copy of the Acquire is refused.
+    """
 
     ticket: str
     gone_until: Micros
 
 
 class ForceRelease(Command, frozen=True, array_like=True):
-    """Remove all holders and advance the fence, so that a store that checks fences refuses their writes."""
+    """Remove all holders and advance the fence, so that guarded writes of these holders are refused."""
 
 
 class Evict(Command, frozen=True, array_like=True):
-    """Remove the leases and the queued tickets of one execution, and nothing else."""
+    """Remove the leases and the queued tickets of one workflow execution (see `CallerIdentity`), and nothing else."""
 
     execution_id: str
+    #: Remove only those whose ticket starts with this text; empty: all. A server gives the tickets of one owner the
+    #: same prefix, so that an owner's clean-up never touches the locks of another.
+    ticket_prefix: str = ""
 
 
 class Granted(Struct, frozen=True, array_like=True, tag="granted"):
@@ -98,7 +122,7 @@ class Queued(Struct, frozen=True, array_like=True, tag="queued"):
 
 
 class Busy(Struct, frozen=True, array_like=True, tag="held"):
-    """Not granted, and the caller does not queue. `count`: holders and waiters together."""
+    """Not granted, and not queued because `max_waiters` is 0. `count`: holders and waiters together."""
 
     count: int
     holders: tuple[Holder, ...]
@@ -111,19 +135,23 @@ class Full(Struct, frozen=True, array_like=True, tag="full"):
 
 
 class CapacityMismatch(Struct, frozen=True, array_like=True, tag="disagree"):
-    """Refused: the gate is in use with another capacity, which is this one."""
+    """Refused: the gate is in use with another capacity. `capacity`: the one in use."""
 
     capacity: int
 
 
 class Renewed(Struct, frozen=True, array_like=True, tag="renewed"):
-    """The lease is extended."""
+    """The ticket holds a lease that ends at `until`. `now` is the engine's time, and `ttl_number` the number of the
+    lease's current TTL.
+    """
 
     until: Micros
+    now: Micros = 0
+    ttl_number: int = 0
 
 
 class Lost(Struct, frozen=True, array_like=True, tag="lost"):
-    """Not renewed: the ticket holds no lease. `holders`: the first current holder, if any."""
+    """Not renewed: the ticket holds no lease. `holders`: only the first of the gate's holders; empty if it has none."""
 
     holders: tuple[Holder, ...]
 
@@ -139,13 +167,17 @@ class Absent(Struct, frozen=True, array_like=True, tag="absent"):
 
 
 class Foreign(Struct, frozen=True, array_like=True, tag="foreign"):
-    """Not released: other callers hold the gate, not this one."""
+    """Not released: the gate is held, but not by this caller. `holders`: only the first of the gate's holders."""
 
     holders: tuple[Holder, ...]
 
 
 class Withdrawn(Struct, frozen=True, array_like=True, tag="withdrawn"):
-    """The ticket is gone. `was`: held, offered, queued or absent. `holders`: the first remaining holder, if any."""
+    """The ticket is gone.
+
+    was: The ticket's state before: "held", "offered", "queued", or "absent" if the gate did not have the ticket.
+    holders: The first remaining holder, if any.
+    """
 
     was: str
     holders: tuple[Holder, ...]

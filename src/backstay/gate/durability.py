@@ -1,4 +1,4 @@
-"""Replicated grants: with `durability="replicas:1"`, `acquire` returns only once that many replicas have the lease."""
+"""Replicated grants: with `durability="replicas:n"`, `acquire` returns only once n Redis replicas have the lease."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from backstay.engine.base import Expired, steady
 from backstay.errors import ConfigError, NotReplicated
 from backstay.gate.lease import GateLease
 from backstay.runtime.core import Core
-from backstay.runtime.flows import CORRECTIONS, deadline
+from backstay.runtime.lost_replies import CORRECTIONS, deadline
 
-#: Seconds in which replicas must acknowledge a grant.
+#: How many seconds `acquire` waits for the replicas to acknowledge a grant.
 CONFIRM_WITHIN = 1.0
-#: Replicas get at least this many seconds, even if the caller's `wait` was used up in the queue. A healthy replica
-#: needs a millisecond.
+#: The replicas get at least this many seconds, even if the caller's `wait` was used up in the queue. A healthy replica
+#: needs about a millisecond.
 CONFIRM_AT_LEAST = 0.1
 
 _SHAPE = re.compile(r"replicas:([1-9]\d{0,3})")
@@ -36,8 +36,8 @@ def required_replicas(core: Core, durability: str | None) -> int:
 
 
 def time_to_confirm(started: float, wait: float | None) -> float:
-    """Return the seconds of the caller's `wait` that are left for the replicas. `wait=0` only forbids queueing, so then
-    they get the full time.
+    """Return how many seconds of the caller's `wait` are left for the replicas to confirm. `wait=0` only forbids
+    queueing, so the replicas then get the full CONFIRM_WITHIN.
     """
     if not wait:
         return CONFIRM_WITHIN
@@ -45,8 +45,9 @@ def time_to_confirm(started: float, wait: float | None) -> float:
 
 
 async def confirm(core: Core, lease: GateLease, wanted: int, within: float) -> None:
-    """Renew the lease and wait until `wanted` replicas have that write. Replication keeps the order of writes, so they
-    have the grant as well. Raises NotReplicated; the caller of this function must then release the lease.
+    """Renew the lease and wait until `wanted` replicas have received the renewal. Replication keeps the order of
+    writes, so these replicas have the grant, too. Raises NotReplicated; the caller of this function must then release
+    the lease.
     """
     replica_acks = core.engine.replica_acks()
     if replica_acks is None:
@@ -54,14 +55,17 @@ async def confirm(core: Core, lease: GateLease, wanted: int, within: float) -> N
     for _ in range(CORRECTIONS):
         op, sent = lease.renewal(deadline(core.engine), lease.ttl), steady()
         reply, confirmed = await core.port.invoke(partial(replica_acks.confirm, op, wanted, within))
-        until, lost = lease.judge(reply)
+        result = lease.judge(reply)
         if isinstance(reply, Expired):
-            continue  # nothing was written, so nothing was confirmed; `judge` has corrected the clock: try again
-        if lost:  # after a failover, a server without this lease is the master
+            # The renewal arrived after its deadline and wrote nothing, so the replicas have confirmed nothing. Its
+            # deadline was computed with a wrong estimate of the engine's clock, which `lease.judge` has corrected from
+            # the reply. Try again.
+            continue
+        if result.lost:  # a failover happened, and the new master does not have this lease
             confirmed = 0
         if confirmed < wanted:
             raise NotReplicated(name=lease.name, wanted=wanted, confirmed=confirmed, within=within)
-        lease.extend(until, sent, lease.ttl)
+        lease.record_renewal(result, sent, lease.ttl)
         core.keeper.reschedule(lease)
         return
     raise NotReplicated(name=lease.name, wanted=wanted, confirmed=0, within=within)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backstay.gate.durability import required_replicas
-from backstay.gate.flows import ANONYMOUS, CallerOptions, Spec
+from backstay.gate.flows import ANONYMOUS, CallerOptions, GateSpec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration
@@ -13,11 +13,13 @@ MAX_WAITERS = 1000
 
 
 class BaseGate:
-    """A handle to one named gate; base of both APIs. It holds no state on the engine, so it is cheap to create."""
+    """A handle to one lock, semaphore or read-write lock; base class of the handles of both APIs. Creating a handle
+    sends nothing to the engine, so it is cheap.
+    """
 
     __slots__ = ("_core", "_spec", "_wait")
 
-    def __init__(self, core: Core, spec: Spec, wait: Duration | None) -> None:
+    def __init__(self, core: Core, spec: GateSpec, wait: Duration | None) -> None:
         self._core = core
         self._spec = spec
         self._wait = None if wait is None else validation.to_seconds(wait, "wait", zero=True)
@@ -36,7 +38,9 @@ class BaseGate:
 
 
 class Unset:
-    """The type of the default for `wait`: the option was not passed. None means: wait for ever."""
+    """The type of UNSET, the default of `wait`, which means that the caller did not pass the option. None cannot be the
+    default: it means to wait without limit.
+    """
 
 
 UNSET = Unset()
@@ -53,10 +57,10 @@ def spec(
     max_waiters: int,
     reentrant: bool,
     durability: str | None = None,
-) -> Spec:
-    """Validate the options and fill in the defaults of the policy."""
+) -> GateSpec:
+    """Validate the options and return them. For `ttl`, `renew` and `max_hold`, None means the default in the policy."""
     policy = core.policy
-    return Spec(
+    return GateSpec(
         validation.check_name(name),
         exclusive,
         capacity,
@@ -70,7 +74,7 @@ def spec(
 
 
 def caller_options(lock_id: str, execution_id: str, workflow_id: str, workflow_name: str) -> CallerOptions:
-    """Validate the identity that a caller passes to `acquire`."""
+    """Validate the ids and the workflow name with which a caller identifies itself to `acquire`."""
     if not (lock_id or execution_id or workflow_id or workflow_name):
         return ANONYMOUS
     for value, what in (

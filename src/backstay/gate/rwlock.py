@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from backstay.gate.flows import Spec
+from backstay.gate.flows import GateSpec
 from backstay.gate.options import BaseGate
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration
@@ -17,7 +17,7 @@ class BaseReadWriteLock(Generic[G]):
 
     __slots__ = ("_core", "_gate", "_reader", "_wait", "_writer")
 
-    def __init__(self, core: Core, reader: Spec, writer: Spec, wait: Duration | None, gate: type[G]) -> None:
+    def __init__(self, core: Core, reader: GateSpec, writer: GateSpec, wait: Duration | None, gate: type[G]) -> None:
         self._core = core
         self._reader = reader
         self._writer = writer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from backstay.engine.base import Micros
 from backstay.errors import HolderInfo
@@ -13,7 +14,9 @@ from backstay.runtime.lease import instant
 
 @dataclass(frozen=True, slots=True)
 class WaiterInfo:
-    """One waiter in the queue. `waiting`: seconds since it entered. `offered`: it may take the lock now."""
+    """One waiter in the queue. `waiting`: seconds since it entered the queue. `offered`: whether the lock is reserved
+    for this waiter now.
+    """
 
     lock_id: str
     position: int
@@ -27,14 +30,16 @@ class WaiterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A snapshot of one lock, semaphore or read-write lock. `capacity` None: unlimited (a read-write lock)."""
+    """A snapshot of one lock, semaphore or read-write lock. `capacity` is None for a read-write lock: any
+    number of readers.
+    """
 
     name: str
     fence: int
     capacity: int | None
     holders: tuple[HolderInfo, ...]
     queue: tuple[WaiterInfo, ...]
-    #: Why the record cannot be read, or what is wrong with it; empty: nothing.
+    #: Why the record cannot be read, or what is wrong with it; empty if it is sound.
     trouble: str = ""
 
     @property
@@ -57,7 +62,9 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The outcome of a release. `idempotent`: the lease had ended already, and this release deleted nothing."""
+    """The outcome of a release. `idempotent`: True if there was nothing left to release, because the lease had already
+    ended or was already released.
+    """
 
     released: bool
     idempotent: bool
@@ -67,7 +74,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ForceReleased:
-    """The holders that were removed, and the new fence. The writes of the old holders carry older fences."""
+    """The holders that were removed, and the new fence. Guarded writes of these holders carry an older fence and are
+    refused.
+    """
 
     name: str
     fence: int
@@ -76,7 +85,9 @@ class ForceReleased:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a cleanup released. `reason`: why it released nothing, or less than it could."""
+    """The result of `locks.cleanup`, which releases the locks of a failed execution. `scopes`: the names of the
+    released locks. `reason`: why it released nothing, or skipped a lock.
+    """
 
     cleaned: bool
     cleaned_count: int
@@ -101,8 +112,17 @@ def first_holder(holders: tuple[Holder, ...]) -> HolderInfo | None:
     return holder_info(holders[0]) if holders else None
 
 
-def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
-    """Build the view of a record at `now`, without what has ended by then."""
+def hide_lock_id(holder: HolderInfo | None) -> HolderInfo | None:
+    """Return the holder as a client may see it that does not own the lock: with the lock_id it could release it."""
+    return None if holder is None else replace(holder, lock_id="")
+
+
+def inspection(
+    name: str, gate: Gate | None, now: Micros, may_see: Callable[[str], bool] = lambda _: True
+) -> Inspection:
+    """Build the view of a gate's record (None: no record), without the leases and tickets that have ended at `now`.
+    `may_see` decides by ticket whether the view shows a lock_id.
+    """
     if gate is None:
         return Inspection(name, 0, None, (), ())
     waiters = [w for w in gate.queue if max(w.alive, w.offer) > now]
@@ -110,10 +130,14 @@ def inspection(name: str, gate: Gate | None, now: Micros) -> Inspection:
         name=name,
         fence=gate.last,
         capacity=None if gate.capacity == UNLIMITED else gate.capacity,
-        holders=tuple(holder_info(h) for h in gate.holders if h.until > now),
+        holders=tuple(
+            replace(holder_info(h), lock_id=h.lock_id if may_see(h.ticket) else "")
+            for h in gate.holders
+            if h.until > now
+        ),
         queue=tuple(
             WaiterInfo(
-                lock_id=w.lock_id,
+                lock_id=w.lock_id if may_see(w.ticket) else "",
                 position=i,
                 waiting=max(0, now - w.since) / 1_000_000,
                 offered=w.offer > now,

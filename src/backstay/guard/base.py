@@ -1,7 +1,8 @@
 """Guarded writes: reject the write of a holder whose lease has ended, by comparing fences in the store.
 
-A lease may end while its holder is paused between its last check and its write (GC, swap, SIGSTOP). The store keeps the
-highest fence that has written beside the data, and rejects an older one atomically.
+A lease may end while its holder is paused between its last check and its write (GC, swap, SIGSTOP). Beside the data,
+the store keeps the highest fence that has written them. Each write compares its own fence with that one atomically, and
+an older one is rejected.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class AsyncConnection(Protocol):
 
 
 class Guard:
-    """Writes under one exclusive lease. Each write checks the lease locally first, but only the fence in the store
-    protects the data.
+    """Writes under one exclusive lease. Each write first checks, without a request, whether this process still
+    considers the lease held. That saves a useless write, but only the comparison with the stored fence protects the
+    data.
 
     Connections and clients are the caller's own. A blocking one gives blocking methods, an async one async methods.
     """
@@ -69,11 +71,15 @@ class Guard:
         return self._lease.fence
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease is certainly held. Cheap and local, but not sufficient by itself."""
+        """Raise LeaseLost unless the lease is still held by this process's clock. It sends no request. The lease may
+        end right after this check, so a write still needs the fence.
+        """
         self._lease.check()
 
     def admit(self, stored: int | None) -> None:
-        """Raise StaleFence if the stored fence is newer than this lease's. None: the store has no fence yet."""
+        """Raise StaleFence if a holder with a newer fence has already written the data. `stored`: the fence beside the
+        data; None if there is none yet.
+        """
         if stored is not None and stored > self.fence:
             raise StaleFence(name=self.name, fence=self.fence, newer=stored)
 
@@ -112,15 +118,15 @@ class Guard:
         """Guard a write to any store with compare-and-set. Awaitable if `read` and `swap` are coroutine functions.
 
         read: Returns the stored fence (None: none yet) and the stored version.
-        swap: Gets that version and this lease's fence; writes the new value with the fence if the version is unchanged,
-            and returns whether it did. After False, both are called again.
+        swap: Gets that version and this lease's fence. If the version is unchanged, it writes the new value with the
+            fence and returns True. After False, `read` and `swap` are called again.
         """
         operation = self._cas(read, swap)
         return operation if inspect.iscoroutinefunction(read) else run(operation)
 
     async def _cas(self, read: Callable[[], Any], swap: Callable[[Any, int], Any]) -> None:
         while True:
-            self.check()  # this also ends the loop, once the lease is over
+            self.check()  # raises LeaseLost, and so ends the loop, once the lease is over
             stored, version = await maybe_await(read())
             self.admit(stored)
             if await maybe_await(swap(version, self.fence)):

@@ -1,4 +1,8 @@
-"""Guarded Redis keys. The value is a plain string that any client reads with GET; its fence has a key of its own."""
+"""Guarded Redis keys: a write is rejected if a later holder of the lock, one with a higher fence, has written the key.
+
+The value is a plain string that any client reads with GET. The highest fence that has written it is stored in a second
+key.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,25 @@ if TYPE_CHECKING:
 
 Value = bytes | str | int | float
 
-#: A fence outlives its value by a day, which is at least as long as the engine itself keeps a fence.
+#: Seconds for which the fence of a guarded key is stored after its value has expired. The engine keeps the last fence
+#: of an idle lock for a day, too.
 FENCE_LIFE = 86400.0
-#: Numbers the writes of a holder. A fence belongs to one process, so a counter of the process is enough.
-_turns = itertools.count(1)
+#: Numbers the writes with one fence, so that the script recognizes a delayed duplicate of an earlier write. A fence
+#: belongs to one process, so a counter per process is enough.
+_write_numbers = itertools.count(1)
 
 
 @cache
-def source(verb: str) -> str:
-    """Return the Lua source of a verb, with its includes inserted."""
+def read_source(verb: str) -> str:
+    """Return the Lua source of "set" or "delete", with the files that it includes."""
     text = files("backstay.guard").joinpath(f"{verb}.lua").read_text()
-    return re.sub(r"(?m)^-- include: (\w+)\.lua$", lambda m: source(m[1]), text)
+    return re.sub(r"(?m)^-- include: (\w+)\.lua$", lambda m: read_source(m[1]), text)
 
 
 def fence_key(key: str) -> str:
-    """Return the key of a key's fence, in the same Cluster slot: `{key}:fence`, or `…{tag}…:fence` if it has a tag."""
+    """Return the key under which the fence of `key` is stored, in the same Cluster slot: `{key}:fence`, or `key:fence`
+    if the key has a hash tag.
+    """
     if re.search(r"\{[^}]+\}", key):
         return f"{key}:fence"
     if "}" in key:
@@ -43,7 +51,7 @@ def fence_key(key: str) -> str:
 
 
 class BaseRedisGuard:
-    """The base of both APIs: one Lua script for each verb, run by the caller's client."""
+    """The base of both APIs. Each write is one Lua script, run through the caller's client."""
 
     __slots__ = ("_client", "_guard")
 
@@ -62,8 +70,8 @@ class BaseRedisGuard:
         guard = self._guard
         keys = [validation.check_name(key, "key"), fence_key(key)]
         guard.check()
-        script = self._client.register_script(source(verb))
-        newer = await maybe_await(script(keys=keys, args=[guard.fence, next(_turns), *args]))
+        script = self._client.register_script(read_source(verb))
+        newer = await maybe_await(script(keys=keys, args=[guard.fence, next(_write_numbers), *args]))
         if newer:
             guard.admit(int(newer))
 
@@ -74,11 +82,15 @@ class RedisGuard(BaseRedisGuard):
     __slots__ = ()
 
     def set(self, key: str, value: Value, *, ttl: Duration | None = None) -> None:
-        """Set a key, or raise StaleFence. ttl: seconds until the value expires; its fence expires a day later."""
+        """Set a key, or raise StaleFence if a later holder has written it. ttl: seconds until the value expires; its
+        fence expires a day later.
+        """
         run(self._set(key, value, ttl))
 
     def delete(self, key: str) -> None:
-        """Delete a key, or raise StaleFence. Its fence is kept for a day, so that a late write cannot restore it."""
+        """Delete a key, or raise StaleFence if a later holder has written it. The fence is kept for a day, so that a
+        delayed write of an earlier holder cannot restore the key.
+        """
         run(self._delete(key))
 
 
@@ -88,11 +100,15 @@ class AsyncRedisGuard(BaseRedisGuard):
     __slots__ = ()
 
     async def set(self, key: str, value: Value, *, ttl: Duration | None = None) -> None:
-        """Set a key, or raise StaleFence. ttl: seconds until the value expires; its fence expires a day later."""
+        """Set a key, or raise StaleFence if a later holder has written it. ttl: seconds until the value expires; its
+        fence expires a day later.
+        """
         await self._set(key, value, ttl)
 
     async def delete(self, key: str) -> None:
-        """Delete a key, or raise StaleFence. Its fence is kept for a day, so that a late write cannot restore it."""
+        """Delete a key, or raise StaleFence if a later holder has written it. The fence is kept for a day, so that a
+        delayed write of an earlier holder cannot restore the key.
+        """
         await self._delete(key)
 
 

@@ -19,7 +19,7 @@ Columns = Mapping[str, Any]
 
 
 class BaseSqlGuard:
-    """The base of both APIs. It neither commits nor rolls back: the caller does."""
+    """What the blocking and the async SQL guard share. A guard neither commits nor rolls back: the caller does."""
 
     __slots__ = ("_dialect", "_fence", "_guard")
 
@@ -76,7 +76,9 @@ class BaseSqlGuard:
             await self._explain(table, row)
 
     async def _explain(self, table: str, row: Columns) -> None:
-        """Raise the error that explains why no row was written."""
+        """Find out why no row was written: raise StaleFence if the row has a newer fence, RowMissing if there is no
+        row.
+        """
         sql = self._dialect
         match = " AND ".join(f"{sql.name(c)} = {sql.mark(i)}" for i, c in enumerate(row, 1))
         text = f"SELECT {sql.name(self._fence)} FROM {sql.table(table)} WHERE {match}"  # noqa: S608 - names are checked and quoted
@@ -93,11 +95,15 @@ class SqlGuard(BaseSqlGuard):
     __slots__ = ()
 
     def update(self, table: str, values: Columns, *, where: Columns) -> None:
-        """Update one row, or raise StaleFence, or RowMissing if none matches. Empty `values` update only the fence."""
+        """Update one row. Raises StaleFence if a later holder has written it, RowMissing if no row matches. Empty
+        `values` update only the fence.
+        """
         run(self._update(table, values, where))
 
     def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
-        """Insert or update a row, or raise StaleFence. `key` is its primary key or another unique key."""
+        """Insert or update one row. Raises StaleFence if a later holder has written it. `key` is its primary key or
+        another unique key.
+        """
         run(self._upsert(table, values, key))
 
 
@@ -107,9 +113,13 @@ class AsyncSqlGuard(BaseSqlGuard):
     __slots__ = ()
 
     async def update(self, table: str, values: Columns, *, where: Columns) -> None:
-        """Update one row, or raise StaleFence, or RowMissing if none matches. Empty `values` update only the fence."""
+        """Update one row. Raises StaleFence if a later holder has written it, RowMissing if no row matches. Empty
+        `values` update only the fence.
+        """
         await self._update(table, values, where)
 
     async def upsert(self, table: str, values: Columns, *, key: Columns) -> None:
-        """Insert or update a row, or raise StaleFence. `key` is its primary key or another unique key."""
+        """Insert or update one row. Raises StaleFence if a later holder has written it. `key` is its primary key or
+        another unique key.
+        """
         await self._upsert(table, values, key)

@@ -1,6 +1,7 @@
 """The key that a limit counts a request under: by client address, by user or by API key.
 
-`X-Forwarded-For` is used only as far as trusted proxies wrote it; a client can forge the rest.
+Of `X-Forwarded-For`, only the addresses that trusted proxies have added (at the end) are used. A client can forge the
+addresses before them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 from backstay.errors import ConfigError
 from backstay.http.asgi import Scope
 
-#: Returns a key; None for a request that is not counted.
+#: Returns the key whose rate limit a request counts against; None if the request is not counted.
 KeyFunction = Callable[[Scope], str | Awaitable[str | None] | None]
 
 #: A client usually controls all addresses of a /64 network, so they count as one.
 IPV6_PREFIX = 64
-#: Longer user names are hashed: keys have at most 512 bytes.
+#: Longer user names are hashed, because a key has at most 512 bytes.
 LONGEST_USER = 100
 #: The key of a client without an address: on a Unix socket, or in a test.
 UNKNOWN_ADDRESS = "ip:unknown"
@@ -47,11 +48,12 @@ class CallerKeys:
         if address is None:
             return UNKNOWN_ADDRESS
         if self._trusts(address):
-            # From the last hop back to the first: the first untrusted address is the client's.
+            # Each proxy has appended the address that it got the request from. Read the list from its end and skip the
+            # trusted proxies: the first other address is the client's.
             for hop in reversed(_hops(scope)):
                 known = _address(hop)
                 if known is None:
-                    break  # an invalid value, which a trusted proxy forwarded from the client
+                    break  # the client sent this invalid value, and a trusted proxy forwarded it
                 address = known
                 if not self._trusts(address):
                     break
@@ -60,7 +62,7 @@ class CallerKeys:
         return f"ip:{address}"
 
     def by_user(self, scope: Scope) -> str:
-        """Return a key for the user that an authentication middleware put into the scope, as Starlette's does."""
+        """Return a key for the user that an authentication middleware (Starlette's, for example) put into the scope."""
         user: Any = scope.get("user")
         if user is None or not getattr(user, "is_authenticated", True):
             return self.by_ip(scope)
@@ -72,7 +74,9 @@ class CallerKeys:
         return f"user:{text if len(text) <= LONGEST_USER else _hash(text.encode())}"
 
     def by_api_key(self, scope: Scope) -> str:
-        """Return a key for the API key, hashed: the keys of a limit are visible and must not contain secrets."""
+        """Return a hash of the API key as the key of the limit. The engine stores the keys of limits in plain text, so
+        they must not contain secrets.
+        """
         for name, value in scope["headers"]:
             if name == self._api_key_header and value:
                 return f"key:{_hash(value)}"

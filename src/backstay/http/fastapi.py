@@ -11,13 +11,14 @@ from fastapi import HTTPException, Request, Response
 from backstay.errors import Decision
 from backstay.http.caller_key import CallerKeys, KeyFunction
 from backstay.http.problem import MEDIA_TYPE
-from backstay.http.ratelimit import check_limit, decide, denial_problem, limit_headers, resolve_key
+from backstay.http.ratelimit import RequestLimits, denial_problem, limit_headers
 from backstay.limit.api import Limit
 
 
 class RateLimitProblem(HTTPException):
-    """The exception of a 429 or 503 response. FastAPI's default handler sends only `{"detail": …}`, which is a valid
-    RFC 9457 problem; with `handlers`, the app sends all fields.
+    """The exception that becomes a 429 or 503 response. FastAPI's default exception handler sends only `{"detail": …}`,
+    which is a valid RFC 9457 problem document. To send all fields, create the app with `exception_handlers=handlers`,
+    where `handlers` is the dict in this module.
     """
 
     def __init__(self, decision: Decision, body: dict[str, Any], fields: dict[str, str]) -> None:
@@ -38,24 +39,24 @@ class RateLimit:
         key: str | KeyFunction = "ip",
         trusted_proxies: Iterable[str] = (),
         api_key_header: str = "x-api-key",
+        address_limit: Limit | None = None,
     ) -> None:
-        self._limit = check_limit(limit)
-        self._key = CallerKeys(trusted_proxies, api_key_header).find(key) if isinstance(key, str) else key
+        self._checks = RequestLimits(limit, key, CallerKeys(trusted_proxies, api_key_header), address_limit)
 
     async def __call__(self, request: Request, response: Response) -> Decision | None:
-        key = await resolve_key(self._key, request.scope)
-        if key is None:
+        decided = await self._checks.decide(request.scope)
+        if decided is None:
             return None
-        decision = await decide(self._limit, key)
-        fields = {name.decode(): value.decode() for name, value in limit_headers(self._limit.spec, decision)}
+        spec, decision = decided
+        fields = {name.decode(): value.decode() for name, value in limit_headers(spec, decision)}
         if not decision.allowed:
-            raise RateLimitProblem(decision, denial_problem(self._limit.spec, decision), fields)
+            raise RateLimitProblem(decision, denial_problem(spec, decision), fields)
         response.headers.update(fields)
         return decision
 
 
 async def respond_with_problem(_: Request, error: Exception) -> Response:
-    """Send the complete problem document."""
+    """The exception handler of RateLimitProblem: send all fields of the problem document, not only `detail`."""
     if not isinstance(error, RateLimitProblem):
         raise error
     return Response(json.dumps(error.body, ensure_ascii=False), error.status_code, error.headers)

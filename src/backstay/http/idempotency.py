@@ -1,7 +1,7 @@
 """`Idempotency-Key` middleware for any ASGI application: a repeated request gets the stored response and is not run.
 
-Pure ASGI: response chunks are forwarded as they come. The end of a response is sent only after the response is stored,
-so a client that has received all of it gets the same bytes on a repeat.
+Pure ASGI: response chunks are forwarded as the application sends them. The last chunk is sent only after the whole
+response is stored, so a client that has received a complete response gets the same bytes when it repeats the request.
 """
 
 from __future__ import annotations
@@ -30,20 +30,40 @@ from backstay.runtime.validation import Duration
 #: The longest Idempotency-Key that is accepted. A longer one is probably a client error.
 LONGEST_KEY = 255
 HEADER = b"idempotency-key"
+#: The start of the keys under which the middleware stores responses. The server's routes refuse such keys.
+KEY_PREFIX = "http:"
 REPLAYED: Header = (b"idempotent-replayed", b"true")
-#: Headers that identify a caller by default: the first of these that the request has.
-CREDENTIALS = (b"authorization", b"x-api-key", b"cookie")
+#: Headers that identify a caller by default, all of them together: an API key may be shared by many users.
+CREDENTIALS = (b"authorization", b"x-api-key")
+COOKIE = b"cookie"
 MEGABYTE = 1024 * 1024
-#: Space reserved for the headers of a stored response beside its body.
+#: The error of a request whose caller is unknown: it must not get, nor block, the response of another anonymous caller.
+NO_CALLER = (
+    "a request with an Idempotency-Key needs credentials (Authorization, X-API-Key or a session cookie), because its"
+    " response is replayed only to the same caller; an application with anonymous callers passes principal= to"
+    " IdempotencyMiddleware"
+)
+#: A stored response has at most `LARGEST` bytes. This many of them are reserved for its headers; the rest is for its
+#: body.
 HEADERS = MEGABYTE
 
 
-def by_credentials(scope: Scope) -> str:
-    """Return the request's credentials, which identify the caller; the middleware hashes them. A changed cookie makes a
-    new caller.
+def by_credentials(scope: Scope, cookies: Collection[str] = ()) -> str:
+    """Return the request's credentials, which together identify the caller: Authorization, X-API-Key and the cookies
+    with these names; "" if it has none. The middleware hashes them.
     """
-    headers = dict(reversed(scope["headers"]))
-    return next((f"{name!r} {headers[name]!r}" for name in CREDENTIALS if name in headers), "")
+    found: list[tuple[bytes, bytes]] = []
+    for header, value in scope["headers"]:
+        name = header.lower()
+        if name in CREDENTIALS:
+            found.append((name, value))
+        elif name == COOKIE:
+            found += [(COOKIE, pair) for pair in _pairs(value) if pair.partition(b"=")[0].decode("latin-1") in cookies]
+    return repr(sorted(found)) if found else ""
+
+
+def _pairs(value: bytes) -> list[bytes]:
+    return [pair.strip() for pair in value.split(b";")]
 
 
 class IdempotencyMiddleware:
@@ -51,9 +71,14 @@ class IdempotencyMiddleware:
 
     stay: An async Backstay.
     methods: The HTTP methods that the middleware handles.
-    required: Whether a request without a key is rejected with 400; also a function of the ASGI scope.
-    principal: A function of the scope, async or not, that identifies the caller. The default uses Authorization,
-        X-API-Key or Cookie, in this order.
+    required: Whether a request without a key is rejected with 400: a bool, or a function of the ASGI scope.
+    cookies: The names of the cookies that identify the caller, such as the session's; () for none. Without it, the
+        middleware refuses requests with cookies, because a cookie that changes with each response (of an analytics
+        tool, for example) would turn a retry into a second execution, and an ignored session would give one user's
+        response to another.
+    principal: A function of the scope, async or not, that identifies the caller; it replaces the default, which is
+        Authorization, X-API-Key and the named cookies together. A caller with none of these is refused (400): an
+        application with anonymous callers needs `principal`.
     wait: Seconds to wait for a running request with the same key, then 409. None: no limit.
     ttl, lease, on_unavailable: As in `stay.idempotency.run`.
     max_body: The largest request body in bytes; a larger one is rejected with 413.
@@ -68,7 +93,8 @@ class IdempotencyMiddleware:
         stay: Backstay,
         methods: Collection[str] = ("POST", "PATCH"),
         required: bool | Callable[[Scope], bool] = False,
-        principal: Callable[[Scope], Any] = by_credentials,
+        cookies: Collection[str] | None = None,
+        principal: Callable[[Scope], Any] | None = None,
         wait: Duration | None = 0,
         ttl: Duration | None = None,
         lease: Duration | None = None,
@@ -87,6 +113,11 @@ class IdempotencyMiddleware:
         self._stay = stay
         self._methods = {method.upper() for method in methods}
         self._required = required
+        if isinstance(cast("object", cookies), str):
+            raise ConfigError(f"cookies is a list of names, as in cookies=['session']; got {cookies!r}")
+        if cookies is not None and principal is not None:
+            raise ConfigError("cookies= is part of the default identity, which principal= replaces: pass one of them")
+        self._cookies = None if cookies is None else frozenset(cookies)
         self._principal = principal
         self._options: dict[str, Any] = {"wait": wait, "ttl": ttl, "lease": lease, "on_unavailable": on_unavailable}
         self._max_body = validation.check_count(max_body, "max_body", least=0)
@@ -108,6 +139,10 @@ class IdempotencyMiddleware:
         if invalid := _explain_invalid(keys):
             await send_problem(send, problem(400, invalid))
             return
+        caller = await self._identify(scope)
+        if not caller:
+            await send_problem(send, problem(400, NO_CALLER))
+            return
         try:
             body = await read_body(receive, self._max_body)
         except ConnectionResetError:
@@ -117,11 +152,24 @@ class IdempotencyMiddleware:
             await send_problem(send, problem(413, detail, limit=self._max_body), [(b"connection", b"close")])
             return
         route = f"{scope['method']}\0{scope.get('root_path', '')}\0{scope['path']}\0"
-        caller = str(await maybe_await(self._principal(scope)))
-        name = f"http:{_digest((route + caller).encode())}:{keys[0].strip().decode()}"
+        name = f"{KEY_PREFIX}{_digest((route + caller).encode())}:{keys[0].strip().decode()}"
         fingerprint = _digest(route.encode() + scope.get("query_string", b"") + b"\0" + body)
         recorder = ResponseRecorder(self._app, scope, body, receive, send, self._max_response)
         await self._respond(name, fingerprint, recorder, send)
+
+    async def _identify(self, scope: Scope) -> str:
+        """Return a text that identifies the caller; "": the request has no credentials. Raises ConfigError if it has
+        cookies and the application did not say which of them identify a caller.
+        """
+        if self._principal is not None:
+            found = await maybe_await(self._principal(scope))
+            return "" if found is None else str(found)
+        if self._cookies is None and any(name.lower() == COOKIE for name, _ in scope["headers"]):
+            raise ConfigError(
+                "this request has cookies, and IdempotencyMiddleware does not know which of them identify the caller:"
+                " pass cookies=['session'] (the names of those that do), cookies=() if none does, or principal="
+            )
+        return by_credentials(scope, self._cookies or ())
 
     async def _respond(self, name: str, fingerprint: str, recorder: ResponseRecorder, send: Send) -> None:
         run = self._stay.idempotency.run
@@ -143,7 +191,7 @@ class IdempotencyMiddleware:
         except (EngineError, LeaseLost) as error:
             await self._refuse(recorder, error, send)
             return
-        except BaseException:  # a cancellation, for example: the application must not wait forever in its last send
+        except BaseException:  # e.g. a cancellation: stop the application, which may wait in its last `send`
             await recorder.stop()
             raise
         await recorder.finish()
@@ -159,10 +207,11 @@ class IdempotencyMiddleware:
         await send({"type": "http.response.body", "body": response.body})
 
     async def _refuse(self, recorder: ResponseRecorder, error: Exception, send: Send) -> None:
-        """Respond with 503: it is unknown whether the request was completed, or another attempt's response counts. A
-        repeat of the request gets the right response.
+        """Respond with 503. `error` says why: the engine failed when the key was checked or the response stored, or
+        this request lost its lease on the key, and another request with the key may run. The client should repeat the
+        request: it then gets the stored response or, if there is none, the request runs.
         """
-        if recorder.has_sent:  # a part is sent already: raise, so that the client sees an incomplete response
+        if recorder.has_sent:  # a part of the response is sent already: raise, so that the client sees it as incomplete
             await recorder.release()
             raise error
         if isinstance(error, LeaseLost):

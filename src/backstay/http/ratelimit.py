@@ -12,10 +12,10 @@ from backstay.http.asgi import App, Header, Message, Receive, Scope, Send
 from backstay.http.caller_key import CallerKeys, KeyFunction
 from backstay.http.problem import problem, send_problem
 from backstay.limit.api import Limit
-from backstay.limit.spec import Spec
+from backstay.limit.spec import LimitSpec
 
 TOO_MANY, UNAVAILABLE = 429, 503
-#: The Retry-After in seconds for an engine error that no policy covers.
+#: Seconds in the Retry-After header after an engine error that `on_unavailable` of the limit does not handle.
 RETRY_AFTER = 1.0
 
 
@@ -28,6 +28,8 @@ class RateLimitMiddleware:
     trusted_proxies: Addresses and networks whose `X-Forwarded-For` is trusted. Without them, all requests through a
         proxy count as the proxy's.
     api_key_header: The header that "api-key" reads.
+    address_limit: A second, higher limit that counts every request by address, whatever its key is. Without it, a
+        client that makes up API keys or users gets a new budget with each of them.
     """
 
     def __init__(
@@ -38,23 +40,23 @@ class RateLimitMiddleware:
         key: str | KeyFunction = "ip",
         trusted_proxies: Iterable[str] = (),
         api_key_header: str = "x-api-key",
+        address_limit: Limit | None = None,
     ) -> None:
         self.app = app
-        self._limit = check_limit(limit)
-        self._key = CallerKeys(trusted_proxies, api_key_header).find(key) if isinstance(key, str) else key
+        self._checks = RequestLimits(limit, key, CallerKeys(trusted_proxies, api_key_header), address_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        key = await resolve_key(self._key, scope)
-        if key is None:
+        decided = await self._checks.decide(scope)
+        if decided is None:
             await self.app(scope, receive, send)
             return
-        decision = await decide(self._limit, key)
-        fields = limit_headers(self._limit.spec, decision)
+        spec, decision = decided
+        fields = limit_headers(spec, decision)
         if not decision.allowed:
-            await send_problem(send, denial_problem(self._limit.spec, decision), fields)
+            await send_problem(send, denial_problem(spec, decision), fields)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -65,6 +67,31 @@ class RateLimitMiddleware:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class RequestLimits:
+    """The limits of one middleware or dependency: one by the caller's key and, optionally, one by its address."""
+
+    def __init__(
+        self, limit: Limit, key: str | KeyFunction, callers: CallerKeys, address_limit: Limit | None = None
+    ) -> None:
+        self._limit = check_limit(limit)
+        self._key = callers.find(key) if isinstance(key, str) else key
+        self._by_ip = callers.by_ip
+        self._address_limit = check_limit(address_limit) if address_limit is not None else None
+
+    async def decide(self, scope: Scope) -> tuple[LimitSpec, Decision] | None:
+        """Charge a request: first by address, so that a denied one does not touch the key's budget. Returns the denial
+        or, if there is none, the decision by key; None for a request that is not counted.
+        """
+        key = await resolve_key(self._key, scope)
+        if key is None:
+            return None
+        if self._address_limit is not None:
+            decision = await decide(self._address_limit, self._by_ip(scope))
+            if not decision.allowed:
+                return self._address_limit.spec, decision
+        return self._limit.spec, await decide(self._limit, key)
 
 
 def check_limit(limit: Limit) -> Limit:
@@ -80,7 +107,9 @@ async def resolve_key(function: KeyFunction, scope: Scope) -> str | None:
 
 
 async def decide(limit: Limit, key: str) -> Decision:
-    """Charge one hit. An engine error that the policy does not cover (a damaged record) counts as a denial."""
+    """Charge one hit. `on_unavailable` of the limit decides while the engine is unavailable. Any other engine error,
+    such as a damaged record, counts as a denial.
+    """
     try:
         return await limit.hit(key)
     except EngineError as error:
@@ -90,7 +119,7 @@ async def decide(limit: Limit, key: str) -> Decision:
         )
 
 
-def denial_problem(spec: Spec, decision: Decision) -> dict[str, Any]:
+def denial_problem(spec: LimitSpec, decision: Decision) -> dict[str, Any]:
     """Build the body of a 429 or 503. It does not disclose the engine's error."""
     wait = f"try again in {_round_up(decision.retry_after)} s"
     if decision.by == "deny":
@@ -105,7 +134,7 @@ def denial_problem(spec: Spec, decision: Decision) -> dict[str, Any]:
     )
 
 
-def limit_headers(spec: Spec, decision: Decision) -> list[Header]:
+def limit_headers(spec: LimitSpec, decision: Decision) -> list[Header]:
     """Build `RateLimit`, `RateLimit-Policy` and `X-RateLimit-*`, and `Retry-After` for a denial."""
     fields: list[Header] = []
     if not decision.allowed:
@@ -128,8 +157,10 @@ def limit_headers(spec: Spec, decision: Decision) -> list[Header]:
     ]
 
 
-def _policy_name(spec: Spec, window: float) -> str:
-    """Return the limit's name as a structured-field string, with the window if the limit has several rates."""
+def _policy_name(spec: LimitSpec, window: float) -> str:
+    """Return the limit's name for the `RateLimit` headers, quoted as a string of RFC 9651 (structured fields). If the
+    limit has several rates, the window is appended, so that each rate has its own name.
+    """
     name = spec.name if len(spec.rates) == 1 else f"{spec.name}-{window:g}s"
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in name)
     return f'"{plain}"'

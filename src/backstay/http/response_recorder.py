@@ -1,8 +1,9 @@
-"""Run an ASGI application for one request, record its response, and hold back the end until the response is stored.
+"""Run an ASGI application for one request, record its response, and hold back the last message until the response is
+stored.
 
-Body chunks are forwarded as they come, and recorded. The last message waits, so a client that has received the end can
-rely on the stored response. A client that disconnects does not cancel the application: the request is completed, so
-that the client finds the whole response when it retries.
+Body chunks are recorded, and forwarded as the application sends them. Only the last message waits, so a client that has
+received a complete response can rely on the response being stored. If the client disconnects, the application
+still runs to its end, so that the client gets the whole response when it retries.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from backstay.http.asgi import App, Header, Message, Receive, Scope, Send
 VERSION = 1
 #: The status of a stored response without content: the original was too large to store.
 TOO_LARGE = 0
-#: ASGI extensions whose messages cannot be recorded. They are hidden from the application, which then sends plain ones.
+#: ASGI extensions whose messages cannot be recorded. They are hidden from the application, which then sends ordinary
+#: body messages.
 UNRECORDABLE = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push")
 
 
+#: Headers that are sent once and not stored. A replayed session cookie would undo a later login or logout, and the
+#: store would hold a credential.
+NEVER_STORED = (b"set-cookie",)
+
+
 class StoredResponse(msgspec.Struct, frozen=True, array_like=True):
-    """A response as it is stored, byte for byte."""
+    """A response as it is stored, byte for byte, except the headers `NEVER_STORED`."""
 
     version: int
     status: int
@@ -63,7 +70,7 @@ class ResponseRecorder:
         self._body: bytes | None = body
         self._client_receive = receive
         self._client_send = send
-        #: The largest body that is recorded.
+        #: The largest body in bytes that is recorded.
         self._max_size = max_size
         self._start: Message | None = None
         self._status = TOO_LARGE
@@ -75,14 +82,15 @@ class ResponseRecorder:
         self._complete: asyncio.Future[None] = loop.create_future()
         self._released: asyncio.Future[None] = loop.create_future()
         self._task: asyncio.Task[None] | None = None
-        #: Whether the application was called, and whether a part of its response was sent to the client.
+        #: Whether the application was called.
         self.was_called = False
+        #: Whether a part of the response was sent to the client.
         self.has_sent = False
         self._is_disconnected = False
 
     async def run_app(self) -> bytes:
-        """Call the application until its response is complete, and return it encoded. The end is not sent yet. Raises
-        ResponseNotStorable.
+        """Call the application and wait until its response is complete. Returns the encoded response; its last message
+        is not sent yet. Raises ResponseNotStorable.
         """
         self.was_called = True
         task = self._task = asyncio.create_task(self._call())
@@ -106,7 +114,9 @@ class ResponseRecorder:
             self._complete.set_result(None)
 
     async def _receive(self) -> Message:
-        """Return the request's body; after that, wait for the end and return what the client sends."""
+        """The application's `receive`. The first call returns the request's body. Later calls wait until `release`
+        is called (by `finish` or `stop`, for example); then they return the client's next message.
+        """
         if self._body is None:
             await asyncio.wait([self._released])
             return await self._client_receive()
@@ -115,11 +125,15 @@ class ResponseRecorder:
 
     async def _send(self, message: Message) -> None:
         if self._last is not None:
-            await self._client_send(message)  # after the end of the response: the server rejects it
+            await self._client_send(message)  # a bug of the application: nothing may follow the last message
         elif message["type"] == "http.response.start":
             self._start = message
             self._status = int(message["status"])
-            self._headers = tuple((bytes(name), bytes(value)) for name, value in message.get("headers", ()))
+            self._headers = tuple(
+                (bytes(name), bytes(value))
+                for name, value in message.get("headers", ())
+                if bytes(name).lower() not in NEVER_STORED
+            )
         elif message["type"] == "http.response.body":
             self._record(bytes(message.get("body", b"")))
             if message.get("more_body", False):
@@ -151,7 +165,9 @@ class ResponseRecorder:
             self._is_disconnected = True
 
     async def finish(self) -> None:
-        """Send the message that was held back and wait until the application returns. Raises what it raises."""
+        """Send the message that was held back and wait until the application returns. Raises the application's
+        exception.
+        """
         try:
             if self._last is not None:
                 await self._forward(self._last)
@@ -167,8 +183,9 @@ class ResponseRecorder:
         await self.release()
 
     async def release(self) -> None:
-        """Let the application continue without sending the end, and wait until it has ended. If the caller is
-        cancelled, the application is cancelled, too.
+        """End the waiting inside the application's last `send`, so that it returns. Its message is not sent here:
+        `finish` sends it. Then wait until the application has ended. If this wait is cancelled, the application is
+        cancelled, too.
         """
         if not self._released.done():
             self._released.set_result(None)
@@ -181,7 +198,7 @@ class ResponseRecorder:
             await asyncio.wait([self._task])
             raise
         if not self._task.cancelled():
-            self._task.exception()  # mark it as retrieved, or asyncio logs it; `finish` raises it
+            self._task.exception()  # retrieve it, or asyncio logs it as never retrieved; `finish` raises it
 
 
 def _is_retryable(status: int) -> bool:

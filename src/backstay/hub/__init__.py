@@ -1,1 +1,1 @@
-"""Hubs: hints that wake waiters."""
+"""Hubs: they carry the hints that wake waiters."""

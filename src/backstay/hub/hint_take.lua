@@ -1,8 +1,11 @@
--- Purpose: take up to n from a hint's counter. Never creates a key, and never leaves one without a TTL.
---   An exhausted counter stays 0 until its TTL ends and returns 0. Without a counter every worker may respond.
--- KEYS[1]  the counter: <prefix>:hint:<hint id>
--- ARGV[1]  n    ARGV[2]  the TTL in ms for a counter that was created without one
--- Returns  how many were taken, 0 to n; n if the counter is missing or unreadable
+-- Purpose: take up to n from the counter of an announcement of new jobs. The counter holds how many more jobs workers
+--   may claim in response to the announcement.
+--   The script never creates a key. A counter without a TTL gets one. A counter that has reached 0 stays 0 until its
+--   TTL ends. If there is no counter, every worker may respond.
+-- KEYS: 1 = the counter: <prefix>:hint:<hint id>
+-- ARGV: 1 = n, how many to take at most
+--       2 = the TTL in ms for a counter that has none
+-- Returns: how many were taken, 0 to n; n if the counter is missing or not a number
 
 local wanted, life = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -13,7 +16,8 @@ end
 if redis.call('PTTL', KEYS[1]) < 0 then
     redis.call('PEXPIRE', KEYS[1], life)
 end
--- Lua numbers are exact up to 15 digits. A value that is not a number was written by another program and stays.
+-- Lua numbers are exact up to 15 digits. A value that is longer or not a number was written by another program: it is
+-- left unchanged.
 if #stored > 15 or not string.find(stored, '^%-?%d+$') then
     return wanted
 end

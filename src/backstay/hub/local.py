@@ -1,7 +1,9 @@
 """The hub of the SQLite engine: hints within a process, and between processes that share a file.
 
-Messages of this process are delivered directly after the commit. Those of other processes are rows in `backstay_hint`:
-a thread polls the file's change counter, which takes microseconds, and reads the table only after a change.
+Messages of this process are delivered directly after the commit. Messages of other processes are rows in
+`backstay_hint`: a thread polls the file's change counter, which takes microseconds, and reads the table only after a
+change. The ids of the rows have no gaps. If a row after the last one that was read is missing, it was deleted unread,
+for example while this process was stopped for more than a minute: then all subscribers get MISSED.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay.engine.base import OperationRunner, Wake, steady
-from backstay.engine.sqlite.connection import Connection
+from backstay.engine.sqlite.connection import SqliteConnection
 from backstay.engine.sqlite.engine import SqliteEngine
 from backstay.errors import EngineError
-from backstay.hub.base import Hub, unobserved
+from backstay.hub.base import Hub, ignore_event
 
-#: Seconds between two polls of the change counter while hints arrive, and while there are none. 30 ms delivers a hint
-#: within 50 ms and costs less than a hundredth of a core.
+#: Seconds between two polls of the file's change counter. BUSY: while hints of other processes arrive. QUIET: while
+#: none arrive; at this rate a hint is delivered within 50 ms, and polling costs less than a hundredth of a core.
 BUSY, QUIET = 0.005, 0.03
 #: Seconds without a hint until polling slows down.
 CALM = 2.0
@@ -34,7 +36,7 @@ class LocalHub(Hub):
         *,
         inbox: str,
         runner: OperationRunner | None = None,
-        observe: Callable[..., None] = unobserved,
+        observe: Callable[..., None] = ignore_event,
     ) -> None:
         super().__init__(observe=observe)
         self.runner = runner
@@ -54,20 +56,27 @@ class LocalHub(Hub):
     def _open(self, channel: str) -> None:
         self._active = steady()
         if not self._engine.share_hints:
-            self._multiplexers[channel].opened()
+            self._multiplexers[channel].on_opened()
         elif self._stopped:
             raise RuntimeError("this hub is closed")
         elif self._poller is None:
             self._poller = threading.Thread(target=self._poll, name="backstay-hub", daemon=True)
-            self._poller.start()
+            try:
+                self._poller.start()
+            except BaseException:  # no thread, or an interrupt (Ctrl-C): if the thread did start, `_poll` ends it
+                self._poller = None
+                raise
         else:
-            self._wake_up.set()  # the poller calls `opened` once it has read all earlier messages
+            self._wake_up.set()  # the poller calls `on_opened` once it has read all earlier messages
 
     def _close(self, channel: str) -> None:
-        self._multiplexers[channel].closed()
+        self._multiplexers[channel].on_closed()
 
     def _poll(self) -> None:
-        connection = Connection(self._engine.connect)
+        with self._lock:  # held by the caller that starts this thread
+            if self._poller is not threading.current_thread():
+                return
+        connection = SqliteConnection(self._engine.connect)
         seen: tuple[sqlite3.Connection, int] | None = None
         last = 0
         while not self._stopped:
@@ -79,46 +88,65 @@ class LocalHub(Hub):
             try:
                 with connection.use() as db:
                     if seen is None:
-                        last = self._last(db)
+                        last = self._read_last_id(db)
                     rows: list[Any] = []
-                    if (now := (db, self._version(db))) != seen:  # another commit, or the file was reopened
-                        seen, rows = now, self._new(db, last)
+                    # After a commit of another connection, the counter differs; after a fork, the connection is new.
+                    if (now := (db, self._read_change_counter(db))) != seen:
+                        seen, rows = now, self._read_new_rows(db, last)
                 if rows:
-                    last = self._deliver_rows(rows)
+                    last = self._deliver_rows(rows, last)
             except (sqlite3.Error, EngineError):  # the file is busy or gone: the next poll reads the hints
                 opening = []
             with self._lock:
                 for multiplexer in opening:
-                    multiplexer.opened()
+                    multiplexer.on_opened()
                     self._forget_idle(multiplexer)
             self._wake_up.wait(BUSY if steady() - self._active < CALM else QUIET)
         connection.close()
 
     @staticmethod
-    def _version(db: sqlite3.Connection) -> int:
+    def _read_change_counter(db: sqlite3.Connection) -> int:
         return int(db.execute("PRAGMA data_version").fetchone()[0])
 
     @staticmethod
-    def _last(db: sqlite3.Connection) -> int:
+    def _read_last_id(db: sqlite3.Connection) -> int:
         return int(
             db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'backstay_hint'").fetchone()[0]
         )
 
     @staticmethod
-    def _new(db: sqlite3.Connection, last: int) -> list[Any]:
+    def _read_new_rows(db: sqlite3.Connection, last: int) -> list[Any]:
+        """Return the rows after `last`, each with the id of the newest row that was ever inserted. If there are none,
+        return one row whose own id is None. All of it is one statement, so that it sees one state of the file.
+        """
         return db.execute(
-            "SELECT id, origin, channel, payload FROM backstay_hint WHERE id > ? ORDER BY id", (last,)
+            "SELECT newest.id, hint.id, hint.origin, hint.channel, hint.payload"
+            " FROM (SELECT coalesce(max(seq), 0) AS id FROM sqlite_sequence WHERE name = 'backstay_hint') newest"
+            " LEFT JOIN backstay_hint hint ON hint.id > ? ORDER BY hint.id",
+            (last,),
         ).fetchall()
 
-    def _deliver_rows(self, rows: list[Any]) -> int:
-        for _, origin, channel, payload in rows:
-            if origin != self._engine.origin:
+    def _deliver_rows(self, rows: list[Any], last: int) -> int:
+        """Deliver the rows after `last`, and before them MISSED if some were deleted unread. Returns the newest id."""
+        newest, first, *_ = rows[0]
+        # A newest row before `last` means that the file was replaced by another one.
+        if first != last + 1 and newest != last:
+            self._report_missed()
+        for _, id_, origin, channel, payload in rows:
+            if id_ is not None and origin != self._engine.origin:
                 self._active = steady()
                 with self._lock:
                     multiplexer = self._multiplexers.get(channel)
-                    if multiplexer is not None and multiplexer.state != "starting":  # sent before the channel is open
+                    # A channel in `starting` opens later: its subscribers must not get an earlier message.
+                    if multiplexer is not None and multiplexer.state != "starting":
                         self.deliver(channel, payload)
-        return int(rows[-1][0])
+        return int(newest)
+
+    def _report_missed(self) -> None:
+        self.observe("missed")
+        with self._lock:
+            for multiplexer in list(self._multiplexers.values()):
+                multiplexer.report_missed()
 
     def close(self) -> None:
         self._engine.detach(self._inbox)

@@ -8,15 +8,16 @@ from collections.abc import Callable
 
 from backstay.hub.multiplexer import MISSED, log, reraise_interrupt
 
-#: The largest number of queued messages of a busy subscriber. Further messages are dropped; it gets MISSED instead.
+#: The largest number of messages that wait for a slow subscriber. When one more arrives, all of them are dropped, and
+#: the subscriber gets MISSED (None) instead: messages may have been lost.
 MAX_QUEUED = 1000
 #: Seconds after which an idle thread ends; the next message starts another.
 IDLE = 1.0
 
 
 class Mailbox:
-    """Calls one subscriber in order, one message at a time. Its thread exists only while there are messages. `message`,
-    `ready` and `close` are thread-safe.
+    """Calls one subscriber in order, one message at a time. Its thread exists only while there are messages. All
+    methods except `_run` are thread-safe.
     """
 
     def __init__(self, callback: Callable[[str | None], None], ready: Callable[[], None]) -> None:
@@ -27,10 +28,10 @@ class Mailbox:
         self._running = False
         self._closed = False
 
-    def message(self, payload: str | None) -> None:
+    def put_message(self, payload: str | None) -> None:
         self._put(lambda: self._callback(payload))
 
-    def ready(self) -> None:
+    def put_ready(self) -> None:
         self._put(self._ready)
 
     def _put(self, call: Callable[[], None]) -> None:
@@ -39,7 +40,7 @@ class Mailbox:
                 return
             if len(self._calls) >= MAX_QUEUED:
                 self._calls.clear()
-                call = lambda: self._callback(MISSED)  # noqa: E731 - the same shape as the others
+                call = lambda: self._callback(MISSED)  # noqa: E731 - `call` is a lambda in the other cases, too
             self._calls.append(call)
             if not self._running:
                 threading.Thread(target=self._run, name="backstay-mailbox", daemon=True).start()
@@ -51,7 +52,7 @@ class Mailbox:
             with self._changed:
                 while not self._calls:
                     if self._closed or not self._changed.wait(IDLE):
-                        if self._calls:  # a message arrived together with the time-out
+                        if self._calls:  # a message arrived at the moment of the time-out
                             continue
                         self._running = False
                         return

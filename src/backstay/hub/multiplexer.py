@@ -2,9 +2,9 @@
 
     idle → starting → running → stopping → idle
 
-The subscription starts with the first subscriber and stops with the last. This is a state machine without I/O: the hub
-calls `opened`, `open_failed`, `closed`, `close_failed`, `interrupted` and `dispatch` on events of its transport, and
-the multiplexer calls `start` and `stop`. The caller holds the hub's lock during every call.
+The subscription of a channel starts with the channel's first subscriber and stops with its last subscriber. This is a
+state machine without I/O: the hub calls the `on_…` methods and `dispatch` for events of its transport, and the
+multiplexer calls `start` and `stop`. The hub holds its lock during every call.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ State = Literal["idle", "starting", "running", "stopping"]
 MISSED = None
 
 
-def _unobserved(channel: str, state: State) -> None:
+def _ignore_state(channel: str, state: State) -> None:
     pass
 
 
 def reraise_interrupt(error: BaseException) -> None:
     """Raise `error` again if it is a Ctrl-C in the main thread; otherwise return, and the caller logs it. Callbacks of
-    users run on Backstay's threads: a `sys.exit()` or a CancelledError in one must not end the thread that serves all
-    subscribers.
+    users run on Backstay's threads: a `sys.exit()` or a CancelledError in a callback must not end the thread that
+    serves all subscribers.
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
 
 
 class Subscriber:
-    """One callback on one channel. `ready` runs once: when the subscription is active, or after `error` was set."""
+    """One callback on one channel. `ready` is called once: when the subscription is active, or has failed (`error`)."""
 
     __slots__ = ("active", "callback", "error", "is_ready", "ready")
 
@@ -70,7 +70,7 @@ class Subscriber:
 
 
 def _for_each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], None]) -> None:
-    """Visit all subscribers, and raise a Ctrl-C only after the last one: none may miss a message or stay unready."""
+    """Visit all subscribers, and raise a Ctrl-C only after the last visit, so that each one gets the message."""
     interrupt: KeyboardInterrupt | None = None
     for subscriber in list(subscribers):
         try:
@@ -82,7 +82,7 @@ def _for_each(subscribers: Iterable[Subscriber], visit: Callable[[Subscriber], N
 
 
 class ChannelMultiplexer:
-    """The subscription of one channel and the subscribers that share it."""
+    """The hub's one subscription to a channel on its transport, and the subscribers that share it."""
 
     def __init__(
         self,
@@ -90,16 +90,17 @@ class ChannelMultiplexer:
         *,
         start: Callable[[str], None],
         stop: Callable[[str], None],
-        observe: Callable[[str, State], None] = _unobserved,
+        observe: Callable[[str, State], None] = _ignore_state,
     ) -> None:
         self.channel = channel
         self.state: State = "idle"
-        #: In order of arrival. A dict, because thousands may be removed one by one.
+        #: The subscribers as keys, in the order in which they were added. A dict removes one of thousands faster than a
+        #: list.
         self.subscribers: dict[Subscriber, None] = {}
         self._open = start
         self._close = stop
         self._observe = observe
-        #: True after a connection loss: the next `opened` reports MISSED to all subscribers.
+        #: True after a connection loss: the next `on_opened` delivers MISSED to all subscribers.
         self._broken = False
 
     def _set_state(self, state: State) -> None:
@@ -113,7 +114,8 @@ class ChannelMultiplexer:
             subscriber.mark_ready()
         elif self.state == "idle":
             self._start()
-        # starting: `opened` will mark it ready; stopping: `closed` will start again for it.
+        # `starting` and `stopping` need no action here. In `starting`, the coming `on_opened` marks the new subscriber
+        # ready. In `stopping`, the coming `on_closed` starts the subscription again.
 
     def remove(self, subscriber: Subscriber) -> None:
         """Remove a subscriber. Its callback is not called afterwards. Safe to call twice."""
@@ -121,22 +123,22 @@ class ChannelMultiplexer:
         self.subscribers.pop(subscriber, None)
         if not self.subscribers and self.state == "running":
             self._stop()
-        # starting: `opened` will find no subscribers and stop.
+        # If the state is `starting`, `on_opened` will find no subscribers and stop the subscription.
 
     @property
     def was_refused(self) -> bool:
-        """Whether the server has refused to resubscribe after a connection loss, so that subscribers get no
-        messages.
-        """
+        """Whether the server refused the channel after a reconnect, so that its subscribers get no messages."""
         return self.state == "idle" and bool(self.subscribers)
 
     def wants_to_open(self) -> bool:
-        """Whether the hub is to subscribe this channel now that it is connected. A refused channel tries again."""
+        """Whether the hub must open this channel on its new connection. A channel that the server refused on an earlier
+        connection is tried again: its state changes to `starting`.
+        """
         if self.was_refused:
             self._set_state("starting")
         return self.state in ("starting", "running")
 
-    def opened(self) -> None:
+    def on_opened(self) -> None:
         if self.state not in ("starting", "running"):
             return
         self._set_state("running")
@@ -153,9 +155,9 @@ class ChannelMultiplexer:
 
         _for_each(self.subscribers, serve)
 
-    def open_failed(self, error: Exception) -> None:
-        """Return to idle and fail the subscribers that are not ready; a new subscriber tries again. Subscribers that
-        were ready before a connection loss stay: a later attempt, of the hub or of a new subscriber, serves them again.
+    def on_open_failed(self, error: Exception) -> None:
+        """Return to idle and fail the subscribers that are not ready. Subscribers that were ready before a connection
+        loss stay: they are served again once the hub or a new subscriber opens the channel.
         """
         if self.state != "starting":
             return
@@ -166,28 +168,35 @@ class ChannelMultiplexer:
             subscriber.active = False
         _for_each(waiting, lambda subscriber: subscriber.mark_ready(error))
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         if self.state != "stopping":
             return
         self._set_state("idle")
         if self.subscribers:
             self._start()
 
-    def close_failed(self, error: BaseException) -> None:
-        """Treat the channel as closed all the same: a late message finds no subscriber."""
+    def on_close_failed(self, error: BaseException) -> None:
+        """Treat the channel as closed anyway: messages that still arrive find no subscriber."""
         log.debug("closing %s failed: %s", self.channel, error)
-        self.closed()
+        self.on_closed()
 
-    def interrupted(self) -> None:
-        """The connection was lost. The hub reopens all channels that still have subscribers."""
+    def on_disconnected(self) -> None:
+        """Handle a connection loss. The hub reopens all channels that still have subscribers."""
         if self.state == "stopping":
-            self.closed()
+            self.on_closed()
         elif self.state == "running":
             self._set_state("starting")
             self._broken = True
 
+    def report_missed(self) -> None:
+        """Deliver MISSED: the transport has lost messages, although its connection was not interrupted."""
+        _for_each(
+            [subscriber for subscriber in self.subscribers if subscriber.is_ready],
+            lambda subscriber: subscriber.deliver(MISSED),
+        )
+
     def dispatch(self, payload: str) -> None:
-        # Subscribers that arrived while the channel was closing get messages from its next opening on.
+        # A subscriber that was added while the channel was closing gets no messages before the channel opens again.
         ready = [subscriber for subscriber in self.subscribers if subscriber.is_ready]
         if len(ready) == 1:  # the common case
             ready[0].deliver(payload)
@@ -195,20 +204,20 @@ class ChannelMultiplexer:
             _for_each(ready, lambda subscriber: subscriber.deliver(payload))
 
     def _start(self) -> None:
-        self._set_state("starting")
         try:
+            self._set_state("starting")
             self._open(self.channel)
         except Exception as error:  # noqa: BLE001 - any error of the transport becomes the subscribers' error
-            self.open_failed(error)
-        except BaseException:  # Ctrl-C: otherwise the channel would stay in `starting`
-            self.open_failed(EngineUnavailable(f"opening channel {self.channel!r} was interrupted; listen again"))
+            self.on_open_failed(error)
+        except BaseException:  # Ctrl-C: without this, the channel would stay in `starting`
+            self.on_open_failed(EngineUnavailable(f"opening channel {self.channel!r} was interrupted; listen again"))
             raise
 
     def _stop(self) -> None:
-        self._set_state("stopping")
         try:
+            self._set_state("stopping")
             self._close(self.channel)
         except BaseException as error:
-            self.close_failed(error)
+            self.on_close_failed(error)
             if not isinstance(error, Exception):
                 raise

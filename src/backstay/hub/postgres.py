@@ -1,7 +1,7 @@
 """The hub over LISTEN/NOTIFY: a separate connection and thread receive and send hints.
 
-Hints are sent after the commit, all queued ones in one statement: a NOTIFY inside the transactions would serialise all
-commits of the database.
+Hints are sent after the commit, with one statement for all that are queued: a NOTIFY inside the engine's transactions
+would serialise all commits of the database.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from backstay.engine.postgres.connection.session import Session
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.notify import decode, notify_statement, wire_channel
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
-from backstay.hub.base import Hub, unobserved
+from backstay.hub.base import Hub, ignore_event
 
 #: The first and the longest pause (seconds) between connection attempts: exponential backoff with jitter.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 #: Seconds without traffic after which the connection is checked with a query.
 PING_EVERY = 5.0
-#: Hints kept while there is no connection; the oldest are dropped first. Waiters recheck by themselves.
+#: How many hints are queued while there is no connection. The oldest are dropped first: waiters recheck by themselves.
 BACKLOG = 1000
 
 
 class PostgresHub(Hub):
-    """Keeps one connection alive. After each reconnect all subscribers get None: messages may be lost."""
+    """Keeps one connection alive. After each reconnect all subscribers get None instead of a payload, which means that
+    messages may be lost.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class PostgresHub(Hub):
         *,
         inbox: str,
         runner: OperationRunner | None = None,
-        observe: Callable[..., None] = unobserved,
+        observe: Callable[..., None] = ignore_event,
     ) -> None:
         super().__init__(observe=observe)
         self.runner = runner
@@ -57,9 +59,10 @@ class PostgresHub(Hub):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._connected = False
-        #: True from the first connection loss on.
+        #: Whether a connection was ever lost. If so, each new one is observed as "reconnected", not as "connected".
         self._broken = False
-        #: In order: hints to send, and channels to open (True) or close. The socket pair wakes the thread.
+        #: The work of the hub's thread, in order: hints to send, and channels to open (True) or close (False). A byte
+        #: through `_wake_pair` wakes the thread, because there is work.
         self._todo: deque[Wake | tuple[str, bool]] = deque()
 
     def _after_commit(self, wakes: Sequence[Wake]) -> None:
@@ -79,14 +82,14 @@ class PostgresHub(Hub):
             raise RuntimeError("this hub is closed")
         if self._connected:
             self._todo.append((channel, True))
-        self._wake_thread()  # without a connection, `_serve` opens all wanted channels later
+        self._wake_thread()  # if there is no connection, `_serve` opens the channel once there is one
 
     def _close(self, channel: str) -> None:
         if self._connected:
             self._todo.append((channel, False))
             self._wake_thread()
         else:
-            self._multiplexers[channel].closed()
+            self._multiplexers[channel].on_closed()
 
     def _wake_thread(self) -> None:
         """Wake the thread; start it if necessary. The caller holds the lock."""
@@ -94,13 +97,13 @@ class PostgresHub(Hub):
             self._wake_pair = socket.socketpair()
             for end in self._wake_pair:
                 end.setblocking(False)
-            thread = threading.Thread(target=self._run, name="backstay-hub", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="backstay-hub", daemon=True)
             try:
-                thread.start()
-            except BaseException:  # no thread could be started: the next call tries again
+                self._thread.start()
+            except BaseException:  # no thread, or an interrupt (Ctrl-C): if the thread did start, `_run` ends it
+                self._thread = None
                 self._close_wake_pair()
                 raise
-            self._thread = thread
         if self._wake_pair is not None:
             with suppress(BlockingIOError):  # the buffer is full, so the thread is already woken
                 self._wake_pair[0].send(b"!")
@@ -113,12 +116,15 @@ class PostgresHub(Hub):
     # ── on the thread ──
 
     def _run(self) -> None:
+        with self._lock:  # held by the caller that starts this thread
+            if self._thread is not threading.current_thread() and not self._closed:
+                return
         try:
             self._keep_connected()
         finally:
             with self._lock:
                 self._close_wake_pair()
-                if not self._closed:  # a bug ended the thread: the next call starts a new one
+                if not self._closed:  # a bug ended the thread: the next `_wake_thread` starts a new one
                     self._thread = None
                     self._fail_opening(EngineUnavailable("the hub's connection was closed; listen again"))
 
@@ -130,7 +136,9 @@ class PostgresHub(Hub):
             except EngineError as error:
                 if self._closed:
                     return
-                if isinstance(error, EngineRefused):  # permanent: subscribers that wait now get the error
+                # The server refuses the connection, and a retry alone does not change that. So subscribers whose
+                # subscription is not active yet get the error.
+                if isinstance(error, EngineRefused):
                     self._fail_opening(error)
                 self._stopping.wait(random.uniform(pause / 2, pause))
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -147,7 +155,7 @@ class PostgresHub(Hub):
                     self._broken = True
                     self._todo = deque(item for item in self._todo if isinstance(item, Wake))
                     for multiplexer in list(self._multiplexers.values()):
-                        multiplexer.interrupted()
+                        multiplexer.on_disconnected()
                         self._forget_idle(multiplexer)
                 if not self._closed:
                     self.observe("interrupted")
@@ -155,7 +163,7 @@ class PostgresHub(Hub):
     def _fail_opening(self, error: EngineError) -> None:
         with self._lock:
             for multiplexer in list(self._multiplexers.values()):
-                multiplexer.open_failed(error)
+                multiplexer.on_open_failed(error)
                 self._forget_idle(multiplexer)
 
     def _serve(self, session: Session) -> None:
@@ -163,11 +171,11 @@ class PostgresHub(Hub):
         session.until = steady() + self._engine.address.timeout
         with self._lock:
             self._connected = True
-            self._todo.extend((channel, True) for channel in self.wanted())
+            self._todo.extend((channel, True) for channel in self.channels_to_open())
         self.observe("reconnected" if self._broken else "connected")
         poll = select.poll()
         poll.register(session.fileno(), select.POLLIN)
-        _, wake = cast("tuple[socket.socket, socket.socket]", self._wake_pair)  # it exists until this thread ends
+        _, wake = cast("tuple[socket.socket, socket.socket]", self._wake_pair)  # not None while this thread runs
         poll.register(wake, select.POLLIN)
         self._process_todo(session)
         while not self._closed:
@@ -184,8 +192,8 @@ class PostgresHub(Hub):
         self._process_todo(session)
 
     def _process_todo(self, session: Session) -> None:
-        """Process the queue in order, because a new subscriber must not get messages that were published before its
-        channel was opened. Consecutive hints are sent in one statement.
+        """Process the queue in order: a hint that was queued before a channel was opened must not reach the channel's
+        new subscriber. Consecutive hints are sent in one statement.
         """
         while self._todo:
             hints: list[Wake] = []
@@ -195,14 +203,14 @@ class PostgresHub(Hub):
                 session.execute(*notify_statement(hints))
             elif self._todo:
                 channel, wanted = cast("tuple[str, bool]", self._todo.popleft())
-                self._change(session, channel, wanted)
+                self._set_listening(session, channel, wanted)
 
-    def _change(self, session: Session, channel: str, wanted: bool) -> None:
+    def _set_listening(self, session: Session, channel: str, wanted: bool) -> None:
         verb = sql.SQL("LISTEN {}" if wanted else "UNLISTEN {}")
         session.execute(verb.format(sql.Identifier(wire_channel(channel))))
         with self._lock:
             if multiplexer := self._multiplexers.get(channel):
-                (multiplexer.opened if wanted else multiplexer.closed)()
+                (multiplexer.on_opened if wanted else multiplexer.on_closed)()
                 self._forget_idle(multiplexer)
 
     def _on_notification(self, text: str) -> None:
@@ -211,7 +219,7 @@ class PostgresHub(Hub):
         else:
             self.observe("malformed")  # sent by another program
 
-    # ── life ──
+    # ── lifecycle ──
 
     def close(self) -> None:
         self._closed = True

@@ -1,12 +1,19 @@
 """The wire protocol of hubs: channel names, payloads and counter keys, the same on every hub.
 
+    channel                    payload             meaning
     <prefix>:sched             <hint id>:<type>    jobs of a type became pending
+                               <type>              the same, from a program that has one counter for each type
     <prefix>:chainc            <chain id>          a chain completed
-    <prefix>:owls              <job id>            the worker of this job has lost its lease
-    <prefix>:hand:<inbox>      an encoded job      a job for an idle worker (direct handoff); internal
-    <prefix>:hint:<hint id>    a counter: how many workers may still respond
+    <prefix>:owls              <job id>            "ownership lost": the worker of this job has lost the job's lease, or
+                                                   the job's cancellation is requested
+    <prefix>:hand:<inbox>      an encoded job      a job leased directly to an idle worker, which alone subscribes to
+                                                   <inbox>; internal
 
-Other programs may publish here, too: an unreadable payload decodes to `None`, never to an error.
+    counter key                meaning
+    <prefix>:hint:<hint id>    how many workers may still respond to the announcement with this hint id
+    <prefix>:hint:<type>       the same, for all announcements of a type that have no hint id
+
+Other programs may publish on these channels, too. An unreadable payload decodes to `None` and raises no error.
 """
 
 from __future__ import annotations
@@ -16,9 +23,9 @@ import random
 from dataclasses import dataclass
 from functools import lru_cache
 
-SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST, HANDED = "sched", "chainc", "owls", "hand"
+SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST, HANDOFF = "sched", "chainc", "owls", "hand"
 
-#: The TTL of a hint's counter in seconds. A worker that finds no counter polls.
+#: The TTL of a hint's counter in seconds. A worker that finds no counter claims jobs anyway.
 HINT_LIFE = 60.0
 #: The longest payload (bytes): longer ones do not fit into the messages of every transport.
 LONGEST_PAYLOAD = 7000
@@ -35,8 +42,9 @@ _UUID_SIZE, _UUID_BYTES = 36, 16
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Jobs of `type` became pending: call `take_hint(hint_id)`, and claim jobs if it returns more than 0. `missed`:
-    some announcements may be lost, so claim anyway; there is no hint to take then.
+    """An announcement: jobs of `type` became pending. `hint_id` names a counter of how many workers may respond; in an
+    announcement without a hint id, it is the type. A worker decrements the counter, and claims jobs only if it was
+    above 0. `missed`: announcements may have been lost, so the worker claims without asking a counter.
     """
 
     type: str
@@ -46,7 +54,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class ChainCompleted:
-    """A chain completed: read its result. `missed`: messages may be lost, so check whether it has completed."""
+    """A chain completed: read its result. `missed`: messages may be lost, so check whether the chain has completed."""
 
     id: str
     missed: bool = False
@@ -54,7 +62,9 @@ class ChainCompleted:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipLost:
-    """The worker's lease on this job is lost: stop it. `missed`: messages may be lost; ask the engine."""
+    """The lease of this job is lost: its worker must stop the job. If `missed` is True, the connection was interrupted
+    and such a message may have been lost: the worker must check the lease instead.
+    """
 
     job_id: str
     missed: bool = False
@@ -69,19 +79,21 @@ def hint_key(prefix: str, hint_id: str) -> str:
 
 
 def new_hint_id() -> str:
-    """Return a random UUID, in a fifth of the time of `uuid4`: each job that is enqueued alone needs one."""
+    """Return a random UUID. `uuid4` would take five times as long, and a new id is needed for each job that is enqueued
+    alone.
+    """
     text = f"{_random.getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
 
 def is_hint_id(text: str) -> bool:
-    """Whether the text has the form of a UUID. Without a regular expression, because it delays an idle worker's
-    start.
+    """Whether the text has the form of a UUID. Every worker checks this for every announcement before it claims, so it
+    avoids a regular expression.
     """
     if len(text) != _UUID_SIZE or not text[8] == text[13] == text[18] == text[23] == "-":
         return False
     try:
-        return len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES  # fromhex skips white space
+        return len(bytes.fromhex(text.replace("-", ""))) == _UUID_BYTES  # fromhex skips white space, so check the size
     except ValueError:
         return False
 
@@ -91,14 +103,17 @@ def write_scheduled(hint_id: str, job_type: str) -> str:
 
 
 def split_scheduled(payload: str) -> tuple[str, str] | None:
-    """Return job type and hint id. Splits at the first colon: a type name may contain colons."""
+    """Return job type and hint id; None if malformed. Splits at the first colon: a type name may contain colons. A
+    payload that does not begin with a hint id is a type, whose name is also the hint id.
+    """
     hint_id, colon, job_type = payload[: LONGEST_PAYLOAD + 1].partition(":")
-    if not colon or not is_hint_id(hint_id) or not _is_name(job_type):
-        return None
-    return job_type, hint_id
+    if is_hint_id(hint_id):
+        return (job_type, hint_id) if colon and _is_name(job_type) else None
+    # Not every engine can store a NUL, and the name becomes a part of a counter's key.
+    return (payload, payload) if _is_name(payload) and "\0" not in payload else None
 
 
-@lru_cache(maxsize=64)  # all listeners of a process decode the same payload
+@lru_cache(maxsize=64)  # all listeners of a process decode each payload
 def read_scheduled(payload: str) -> Scheduled | None:
     parts = split_scheduled(payload)
     return Scheduled(*parts) if parts is not None else None

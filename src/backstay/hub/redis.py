@@ -2,78 +2,42 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from backstay.engine.base import OperationRunner, steady
+from backstay.engine.base import OperationRunner
 from backstay.engine.redis.link.protocol import ErrorReply, pack
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
-from backstay.hub.base import Hub, Subscription, unobserved
-from backstay.hub.multiplexer import log
+from backstay.hub.base import Hub, Subscription, ignore_event
 from backstay.hub.protocol import LONGEST_PAYLOAD
-
-#: The first and the longest pause (seconds) between connection attempts: exponential backoff with jitter.
-FIRST, LONGEST = 0.05, 1.0
-
-
-class Stream(Protocol):
-    """A signed-in subscription connection."""
-
-    def write(self, request: bytes) -> None:
-        """Send a request: from any thread (blocking) or from the event loop (async)."""
-        ...
-
-    async def run(self, receive: Callable[[list[Any] | ErrorReply], None], tick: Callable[[], None]) -> None:
-        """Pass messages, confirmations and error replies to `receive` until the connection ends; detect a dead peer.
-        Calls `tick` every few seconds, also under constant traffic.
-        """
-        ...
-
-    def translate_error(self, reply: ErrorReply) -> EngineError:
-        """Convert an error reply into a Backstay error."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Connector(Protocol):
-    """Connects, waits and runs the subscription: as a task on an event loop, or blocking on its own thread."""
-
-    async def connect(self) -> Stream: ...
-
-    async def pause(self, seconds: float) -> None: ...
-
-    def start(self, run: Callable[[], Any]) -> None:
-        """Start the coroutine that keeps the subscription alive."""
-        ...
-
-    def stop(self) -> None:
-        """End the coroutine, and wait for its end if possible. Safe to call twice."""
-        ...
-
-    async def join(self) -> None:
-        """Wait on the event loop for the coroutine's end."""
-        ...
+from backstay.hub.redis_subscription import Connector, SubscriptionStream, keep_subscribed
 
 
 class RedisHub(Hub):
-    """Keeps one subscription connection alive. After each reconnect all subscribers get None: messages may be lost."""
+    """Keeps one subscription connection alive. After each reconnect all subscribers get None instead of a message,
+    because messages may have been lost.
+    """
 
     def __init__(
-        self, connector: Connector, *, runner: OperationRunner | None = None, observe: Callable[..., None] = unobserved
+        self,
+        connector: Connector,
+        *,
+        runner: OperationRunner | None = None,
+        observe: Callable[..., None] = ignore_event,
     ) -> None:
         super().__init__(observe=observe)
         self.runner = runner
         self._connector = connector
-        self._stream: Stream | None = None
+        self._stream: SubscriptionStream | None = None
         self._running = False
-        #: Counts forks: the end of an inherited coroutine in the child must not change the child's own state.
+        #: The number of forks between the first process and this one. A forked child inherits the parent's `_run`
+        #: coroutine. When that copy ends, its old number shows that it must not change the state of the child's hub.
         self._generation = 0
-        #: Requests that the server has neither confirmed nor refused, oldest first: an error reply names no channel.
+        #: Requests, as (SUBSCRIBE or UNSUBSCRIBE, channel), that the server has neither confirmed nor refused, oldest
+        #: first. An error reply names no channel: it refuses the oldest request.
         self._unconfirmed: deque[tuple[str, str]] = deque()
-        #: True from the first connection loss on.
+        #: Whether a connection was ever lost. Then each new connection is reported as a reconnect.
         self._broken = False
         #: Callbacks of channels whose messages are bytes, not text.
         self._raw: dict[bytes, Callable[[Any], None]] = {}
@@ -81,8 +45,8 @@ class RedisHub(Hub):
     def subscribe_raw(
         self, channel: str, callback: Callable[[bytes | None], None], ready: Callable[[], None]
     ) -> Subscription:
-        """Subscribe like `subscribe(…, prompt=True)`, but pass messages as bytes. Only this hub can: the others
-        transport text. The channel must have no other subscriber.
+        """Subscribe like `subscribe(…, prompt=True)`, but call `callback` with bytes instead of text. Only the Redis
+        hub can transport bytes. The channel must have no other subscriber.
         """
         subscription = self.subscribe(channel, cast("Callable[[str | None], None]", callback), ready, prompt=True)
         self._raw[channel.encode()] = subscription.subscriber.deliver
@@ -92,100 +56,84 @@ class RedisHub(Hub):
         if self._closed:
             raise RuntimeError("this hub is closed")
         if self._stream is not None:
-            self._ask(self._stream, "SUBSCRIBE", channel)
+            self._send_request(self._stream, "SUBSCRIBE", channel)
         elif not self._running:
             self._running = True
             try:
                 self._connector.start(self._run)
-            except BaseException:  # the next subscriber tries again
+            except BaseException:  # it did not start: the next subscriber tries again
                 self._running = False
                 raise
 
     def _close(self, channel: str) -> None:
         if self._stream is not None:
-            self._ask(self._stream, "UNSUBSCRIBE", channel)
+            self._send_request(self._stream, "UNSUBSCRIBE", channel)
         else:
-            self._multiplexers[channel].closed()
+            self._multiplexers[channel].on_closed()
 
-    def _ask(self, stream: Stream, verb: str, *channels: str) -> None:
-        """Send one command per channel, because a server that refuses one channel refuses the whole command."""
+    def _send_request(self, stream: SubscriptionStream, verb: str, *channels: str) -> None:
+        """Send SUBSCRIBE or UNSUBSCRIBE, as a separate command for each channel. If one command named several channels
+        and the ACL forbade one of them, the server would refuse them all.
+        """
         self._unconfirmed.extend([(verb, channel) for channel in channels])
         stream.write(b"".join([pack(verb, channel) for channel in channels]))
 
     async def _run(self) -> None:
-        """Keep the subscription alive. If the task is cancelled from outside (a program that cancels all tasks of the
-        loop, for example), the next subscriber starts a new one.
+        """Keep the subscription alive. If the application cancels this task (because it cancels all tasks of the loop,
+        for example), the next subscriber starts a new task.
         """
         generation = self._generation
         try:
-            await self._keep_subscribed()
+            await keep_subscribed(self._connector, self)
         finally:
             if not self._closed and generation == self._generation:
                 with self._lock:
                     self._running = False
                     self._fail_opening(EngineUnavailable("the hub's subscription was ended; listen again"))
 
-    async def _keep_subscribed(self) -> None:
-        """Connect, receive and reconnect. The same code runs on a loop, where it awaits, and on a thread, where it
-        never suspends.
-        """
-        delay = FIRST
-        while not self._closed:
-            began = steady()
-            try:
-                stream = await self._connector.connect()
-            except EngineError as error:
-                if isinstance(error, EngineRefused):  # permanent: subscribers that wait now get the error
-                    self._fail_opening(error)
-                await self._connector.pause(random.uniform(delay / 2, delay))
-                delay = min(delay * 2, LONGEST)
-                continue
-            try:
-                self._attached(stream)
-                await stream.run(self._received, self._retry_refused)
-            except Exception:  # noqa: BLE001 - a bug must not end the subscription of all channels
-                log.exception("the subscription failed, reconnecting")
-            finally:
-                self._detached()
-                stream.close()
-            if steady() - began > LONGEST:
-                delay = FIRST
-            else:  # back off from a server that closes connections at once
-                await self._connector.pause(random.uniform(delay / 2, delay))
-                delay = min(delay * 2, LONGEST)
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
-    def _attached(self, stream: Stream) -> None:
+    def on_connect(self, stream: SubscriptionStream) -> None:
         with self._lock:
             self._stream = stream
             self._unconfirmed.clear()
-            if channels := self.wanted():
-                self._ask(stream, "SUBSCRIBE", *channels)
+            if channels := self.channels_to_open():
+                self._send_request(stream, "SUBSCRIBE", *channels)
         self.observe("reconnected" if self._broken else "connected")
 
-    def _retry_refused(self) -> None:
-        """Subscribe refused channels again: the server does not announce that the ACL allows them now."""
+    def on_tick(self) -> None:
+        """Try again to subscribe to the channels that the server's ACL forbade. The server does not tell when the ACL
+        changes, so this is repeated every few seconds.
+        """
         with self._lock:
             refused = [multiplexer for multiplexer in self._multiplexers.values() if multiplexer.was_refused]
             if refused and self._stream is not None:
-                self._ask(self._stream, "SUBSCRIBE", *[each.channel for each in refused if each.wants_to_open()])
+                self._send_request(
+                    self._stream, "SUBSCRIBE", *[each.channel for each in refused if each.wants_to_open()]
+                )
 
-    def _detached(self) -> None:
+    def on_disconnect(self) -> None:
         with self._lock:
             self._stream = None
             self._broken = True
             for multiplexer in list(self._multiplexers.values()):
-                multiplexer.interrupted()
+                multiplexer.on_disconnected()
                 self._forget_idle(multiplexer)
         if not self._closed:
             self.observe("interrupted")
 
+    def on_refused(self, error: EngineRefused) -> None:
+        self._fail_opening(error)
+
     def _fail_opening(self, error: EngineError) -> None:
         with self._lock:
             for multiplexer in list(self._multiplexers.values()):
-                multiplexer.open_failed(error)
+                multiplexer.on_open_failed(error)
                 self._forget_idle(multiplexer)
 
-    def _received(self, push: list[Any] | ErrorReply) -> None:
+    def on_push(self, push: list[Any] | ErrorReply) -> None:
         if isinstance(push, ErrorReply):
             self._on_error_reply(push)
             return
@@ -207,9 +155,9 @@ class RedisHub(Hub):
             if multiplexer is None:
                 return
             if kind == b"subscribe":
-                multiplexer.opened()
+                multiplexer.on_opened()
             elif kind == b"unsubscribe":
-                multiplexer.closed()
+                multiplexer.on_closed()
                 self._forget_idle(multiplexer)
                 if channel not in self._multiplexers:
                     self._raw.pop(push[1], None)
@@ -225,9 +173,9 @@ class RedisHub(Hub):
                 return
             error = self._stream.translate_error(reply)
             if verb == "SUBSCRIBE":
-                multiplexer.open_failed(error)
+                multiplexer.on_open_failed(error)
             else:
-                multiplexer.close_failed(error)
+                multiplexer.on_close_failed(error)
             self._forget_idle(multiplexer)
 
     def close(self) -> None:

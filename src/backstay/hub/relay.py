@@ -1,7 +1,7 @@
-"""Forward an engine's wakes to a hub on another server after each commit (state in SQLite, hints over Redis).
+"""Forward an engine's wakes (hints for waiters) to a hub on another server, for example from SQLite to Redis.
 
-Waiters of this process are notified directly; those of other processes through the hub, from a separate thread: the
-engine's writer must not wait for an unreachable hub.
+This happens after each commit. Waiters of this process are notified directly. Waiters of other processes are notified
+through the hub, by a separate thread, because the engine's commit thread must not wait for an unreachable hub.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from backstay.engine.base import OperationRunner, Publish, Wake, WakesAfterCommit
 from backstay.hub.base import Hub
 
-#: The largest number of queued wakes. Beyond it the oldest are dropped: any hint may be lost.
+#: The largest number of queued wakes. If there are more, the oldest are dropped: any hint may be lost.
 QUEUE = 10_000
 #: The largest number of wakes in one round trip.
 BATCH = 1000
-#: Seconds to wait for the hub's reply; after a failure all queued wakes are dropped, and the relay pauses.
+#: PATIENCE: seconds to wait for the reply of the hub's server. PAUSE: seconds to pause after a failure; all queued
+#: wakes are then dropped, because any hint may be lost.
 PATIENCE, PAUSE = 1.0, 0.1
 
 
@@ -66,7 +67,7 @@ class Relay:
                 results = self._runner.apply_many([Publish(w.inbox, w.payload) for w in batch], PATIENCE)
                 if lost := sum(isinstance(result, BaseException) for result in results):
                     self._observe("lost", count=lost + len(self._queue))
-                    self._queue.clear()  # outdated by the time the hub is back: waiters have rechecked by then
+                    self._queue.clear()  # the waiters will have rechecked before the hub is back
                     self._closed.wait(PAUSE)
             if self._closed.is_set():
                 return
@@ -75,7 +76,7 @@ class Relay:
         return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
 
     def close(self) -> None:
-        """Send the queued wakes, then end the thread."""
+        """Stop forwarding: send the queued wakes, then end the thread."""
         self._engine.detach(self._inbox)
         with self._starting:
             self._closed.set()

@@ -66,12 +66,16 @@ class Idempotency(BaseIdempotency):
     ) -> Any:
         """Run `fn()` once for this key and return its outcome; a later call returns the stored outcome.
 
-        fingerprint: plain data that identifies the request; the same key with other data raises FingerprintMismatch.
-        ttl: seconds the outcome is stored (a day). lease: seconds a running call is protected without renewal (30);
-        Backstay renews it. wait: how long to wait for a running call with this key: seconds, 0 not at all, None until
-        it ends; then InProgress. on_error: "forget" lets the next call run after an exception; "replay" stores the
-        exception, and later calls raise ReplayedFailure. on_unavailable: "raise", or "allow" to run unprotected while
-        the engine is unavailable. codec: encodes the outcome; default: msgpack, decoded to `fn`'s return annotation.
+        fingerprint: Plain data that identifies the request. The same key with other data raises FingerprintMismatch.
+        ttl: Seconds for which the outcome is stored. Default: the policy's, one day.
+        lease: Seconds until another process may take over a running call that no longer renews its lease. Backstay
+            renews the lease in the background. Default: the policy's, 30.
+        wait: Seconds to wait for a running call with this key, then InProgress. 0: do not wait. None, the default: no
+            limit.
+        on_error: "forget", the default, lets the next call run after an exception. "replay" stores the exception, and
+            later calls raise ReplayedFailure.
+        on_unavailable: "raise", or "allow" to run unprotected while the engine is unavailable. Default: the policy's.
+        codec: Encodes the outcome. Default: msgpack, decoded to `fn`'s return annotation.
         """
         wanted = self._options(key, fingerprint, ttl, lease, wait, on_error, on_unavailable)
         return await run_async(self._core, wanted, fn, codec_for(codec, fn))
@@ -86,18 +90,19 @@ class Idempotency(BaseIdempotency):
         codec: Codec | None = None,
     ) -> AsyncTransaction:
         """Run a block once per key inside your own SQL transaction, on SQLite or PostgreSQL: the effect and the record
-        are committed together or not at all. The engine is not involved.
+        of the key are committed together or not at all. The record is stored in your database, not in the engine.
 
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, in a database with the table of `schema()`. You commit.
+        connection: Your connection, of sqlite3, psycopg, SQLAlchemy or Django. Its database must have the table that
+            the statement of `stay.idempotency.schema()` creates. You commit.
         """
         return self._transaction(AsyncTransaction, connection, key, fingerprint, ttl, codec)
 
     async def inspect(self, key: str) -> KeyInspection:
         """Return the state of a key: running or done, since when, by which process, and how many calls wait."""
-        return await admin.inspect(self._core, validation.check_name(key, "key"))
+        return await admin.inspect(self._core, validation.check_name(key, "key"), self._room)
 
     async def forget(self, key: str) -> bool:
-        """Delete the state and the outcome of a key, so that the next call runs. True: there was something to delete. A
-        running call continues, and its outcome is refused.
+        """Delete the state and the outcome of a key, so that the next call runs. Returns whether there was anything to
+        delete. A running call continues, but its outcome is refused.
         """
-        return await admin.forget(self._core, validation.check_name(key, "key"))
+        return await admin.forget(self._core, validation.check_name(key, "key"), self._room)

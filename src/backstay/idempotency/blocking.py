@@ -54,18 +54,19 @@ class BlockingIdempotency(BaseIdempotency):
         codec: Codec | None = None,
     ) -> Transaction:
         """Run a block once per key inside your own SQL transaction, on SQLite or PostgreSQL: the effect and the record
-        are committed together or not at all. The engine is not involved.
+        of the key are committed together or not at all. The record is stored in your database, not in the engine.
 
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, in a database with the table of `schema()`. You commit.
+        connection: Your connection, of sqlite3, psycopg, SQLAlchemy or Django. Its database must have the table that
+            the statement of `stay.idempotency.schema()` creates. You commit.
         """
         return self._transaction(Transaction, connection, key, fingerprint, ttl, codec)
 
     def inspect(self, key: str) -> KeyInspection:
         """Return the state of a key: running or done, since when, by which process, and how many calls wait."""
-        return run(admin.inspect(self._core, validation.check_name(key, "key")))
+        return run(admin.inspect(self._core, validation.check_name(key, "key"), self._room))
 
     def forget(self, key: str) -> bool:
-        """Delete the state and the outcome of a key, so that the next call runs. True: there was something to delete. A
-        running call continues, and its outcome is refused.
+        """Delete the state and the outcome of a key, so that the next call runs. Returns whether there was anything to
+        delete. A running call continues, but its outcome is refused.
         """
-        return run(admin.forget(self._core, validation.check_name(key, "key")))
+        return run(admin.forget(self._core, validation.check_name(key, "key"), self._room))

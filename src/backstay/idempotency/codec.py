@@ -12,20 +12,21 @@ from backstay.engine.base import DECODE_ERRORS
 from backstay.errors import ConfigError, CorruptRecord
 from backstay.runtime.serialization import PLAIN_CODEC, Codec, PlainCodec
 
-#: The largest outcome. Larger data belongs in another store, with its name in the outcome.
+#: The largest outcome in bytes. Store larger data elsewhere and return its name.
 LARGEST = 8 * 1024 * 1024
-#: The longest message that is stored of an exception.
+#: How many characters of an exception's message are stored.
 LONGEST_REASON = 10_000
 
 
-#: A cache by module and annotation: within one module an annotation means the same for every function.
-_KNOWN: dict[tuple[str, Any], PlainCodec] = {}
-MOST_KNOWN = 1000
+#: A cache of codecs by module and return annotation. An annotation may be text, such as "Order", which names the same
+#: type only within one module.
+_CODECS: dict[tuple[str, Any], PlainCodec] = {}
+MAX_CODECS = 1000
 _NO_ANNOTATIONS: dict[str, Any] = {}
 
 
 def codec_for(given: object, function: Callable[..., Any] | None = None) -> Codec:
-    """Return the caller's codec, or the one for the function's return annotation."""
+    """Return `given`, the codec that the caller passed. If it is None, return one for the return annotation."""
     if given is not None:
         if not isinstance(given, Codec):
             raise ConfigError(f"codec must have encode(value) -> bytes and decode(bytes); got {type(given).__name__}")
@@ -35,13 +36,13 @@ def codec_for(given: object, function: Callable[..., Any] | None = None) -> Code
         return PLAIN_CODEC
     module = cast("Callable[..., Any]", function).__module__
     try:
-        known = _KNOWN.get((module, annotation))
+        known = _CODECS.get((module, annotation))
     except TypeError:  # an unhashable annotation cannot be cached
         return _codec_from_annotation(cast("Callable[..., Any]", function))
     if known is None:
-        if len(_KNOWN) >= MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[module, annotation] = _codec_from_annotation(cast("Callable[..., Any]", function))
+        if len(_CODECS) >= MAX_CODECS:
+            _CODECS.clear()
+        known = _CODECS[module, annotation] = _codec_from_annotation(cast("Callable[..., Any]", function))
     return known
 
 
@@ -58,7 +59,7 @@ def _codec_from_annotation(function: Callable[..., Any]) -> PlainCodec:
 
 
 def pack(name: str, codec: Codec, value: Any) -> bytes:
-    """Encode an outcome. Raises ConfigError if it cannot be stored; by then the call has run."""
+    """Encode the outcome of a call that has run. Raises ConfigError if it cannot be encoded or is too large."""
     try:
         raw = codec.encode(value)
     except Exception as error:
@@ -74,8 +75,8 @@ def pack(name: str, codec: Codec, value: Any) -> bytes:
 
 
 def encode_and_rebuild(name: str, codec: Codec, value: Any) -> tuple[bytes, Any]:
-    """Encode an outcome, and decode it again: the first caller gets the same value as later ones. Raises ConfigError if
-    either fails.
+    """Encode an outcome, and decode it again, so that the first caller gets the same value as later callers. Raises
+    ConfigError if encoding or decoding fails.
     """
     raw = pack(name, codec, value)
     try:
@@ -105,8 +106,8 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         kind = type(error)
-        words = str(error)[:LONGEST_REASON].encode(errors="replace").decode()
-        return cls(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), words)
+        message = str(error)[:LONGEST_REASON].encode(errors="replace").decode()
+        return cls(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), message)
 
 
 FAILURES = PlainCodec(Failure)

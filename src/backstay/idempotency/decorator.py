@@ -13,7 +13,7 @@ from backstay.errors import ConfigError
 from backstay.idempotency.codec import codec_for
 from backstay.idempotency.execution import run_async, run_blocking
 from backstay.idempotency.fingerprint import Arguments
-from backstay.idempotency.flows import Spec
+from backstay.idempotency.flows import IdempotencySpec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.validation import KeyTemplate
@@ -30,7 +30,7 @@ class IdempotentFunction:
         function: Callable[..., Any],
         key: str | None,
         fields: Iterable[str] | None,
-        options: Spec,
+        options: IdempotencySpec,
         codec: object,
     ) -> None:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -43,7 +43,7 @@ class IdempotentFunction:
         self._options = options
         self._codec = codec
 
-    def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec:
+    def _spec(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> IdempotencySpec:
         if self._template is None:
             return replace(self._options, name=self._arguments.key(args, kwargs))
         key = validation.check_name(self._template.key(args, kwargs), "key")

@@ -1,4 +1,6 @@
-"""Fingerprint a request: SHA-256 over canonical JSON. It detects a key that is reused for another request."""
+"""Fingerprint a request: SHA-256 over canonical JSON. A differing fingerprint shows that a key is reused for another
+request.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from backstay.runtime.serialization import to_plain
 
 
 def fingerprint(value: Any) -> str:
-    """Return the fingerprint of plain data. The order of dict keys does not matter, the order of lists does. None: "",
-    which is never compared.
+    """Return the fingerprint of plain data. The order of dict keys does not matter, the order of lists does. For None
+    it is "", which means that the engine does not compare fingerprints.
     """
     if value is None:
         return ""
@@ -49,7 +51,9 @@ class Arguments:
             )
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Return the fingerprint of one call. Arguments by position, by name and by default give the same result."""
+        """Return the fingerprint of one call. It is the same whether an argument is passed by position, by name or by
+        default.
+        """
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         chosen = bound.arguments

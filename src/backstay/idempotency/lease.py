@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.engine.base import Apply, Expired, Micros
-from backstay.idempotency.machine import IDEMPOTENCY, Begun, Lost, Renew, Renewed
+from backstay.engine.base import Apply, Expired, Micros, Room
+from backstay.idempotency.machine import Begun, KeyState, Lost, Renew, Renewed
 from backstay.runtime.core import Core
-from backstay.runtime.lease import BaseLease
+from backstay.runtime.lease import BaseLease, RenewalResult
 from backstay.runtime.validation import to_micros
 
 
 class IdempotencyLease(BaseLease):
-    """The lease of a running call. Once it is lost, another process may run the call too, so the work may run twice."""
+    """The lease of a running idempotent call. Once it is lost, another process may start a call with the same key, so
+    the work may be done twice.
+    """
 
-    __slots__ = ("core", "doubt_until")
+    __slots__ = ("core", "doubt_until", "room", "settled")
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class IdempotencyLease(BaseLease):
         sent_at: float,
         owner: object,
         doubt_until: Micros,
+        room: Room[KeyState],
     ) -> None:
         super().__init__(
             name,
@@ -40,21 +43,24 @@ class IdempotencyLease(BaseLease):
             owner=owner,
         )
         self.core = core
-        #: Until then a delayed copy of the Begin may still reach the engine.
+        #: Until this time (engine clock) a delayed copy of the Begin may still reach the engine.
         self.doubt_until = doubt_until
+        self.room = room
+        #: True once the engine has the end of the call (its outcome, or that there is none), or the keeper sends it.
+        self.settled = False
 
     def renewal(self, not_after: Micros, ttl: float) -> Apply:
-        return Apply(IDEMPOTENCY, self.name, Renew(not_after, self.id, self.fence, to_micros(ttl)))
+        return Apply(self.room, self.name, Renew(not_after, self.id, self.fence, to_micros(ttl)))
 
-    def judge(self, reply: Any) -> tuple[Micros, str]:
+    def judge(self, reply: Any) -> RenewalResult:
         match reply:
             case Renewed(until):
-                return until, ""
+                return RenewalResult(until)
             case Expired(now):
                 self.core.engine.correct_clock(now)
-                return 0, ""
+                return RenewalResult()
             case Lost(by):
-                return 0, describe_loss(by)
+                return RenewalResult(lost=describe_loss(by))
             case _:
                 raise TypeError(f"not a reply to a renewal: {reply!r}")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, NoReturn, TypeVar
 
+from backstay.engine.base import Room
 from backstay.errors import ConfigError
 from backstay.idempotency.codec import codec_for
 from backstay.idempotency.fingerprint import fingerprint as fingerprint_of
-from backstay.idempotency.flows import Spec
+from backstay.idempotency.flows import IdempotencySpec
+from backstay.idempotency.machine import IDEMPOTENCY, KeyState
 from backstay.idempotency.transaction import BaseTransaction, schema
 from backstay.runtime import validation
 from backstay.runtime.core import Core
@@ -30,22 +32,26 @@ def spec(
     wait: Duration | None,
     on_error: OnError,
     on_unavailable: OnUnavailable | None,
-) -> Spec:
-    """Validate the options and fill in the defaults of the policy."""
+    room: Room[KeyState] = IDEMPOTENCY,
+) -> IdempotencySpec:
+    """Validate the options. An option that is None gets its default from the policy, except `wait`, where None means no
+    limit.
+    """
     policy = core.policy
-    away = on_unavailable or policy.idempotency_on_unavailable
+    mode = on_unavailable or policy.idempotency_on_unavailable
     if on_error not in ON_ERROR:  # a caller without a type checker may pass any value
         _refuse("on_error", ON_ERROR, on_error)
-    if away not in ON_UNAVAILABLE:
-        _refuse("on_unavailable", ON_UNAVAILABLE, away)
-    return Spec(
+    if mode not in ON_UNAVAILABLE:
+        _refuse("on_unavailable", ON_UNAVAILABLE, mode)
+    return IdempotencySpec(
         validation.check_name(key, "key"),
         fingerprint,
         policy.idempotency_ttl if ttl is None else validation.to_seconds(ttl, "ttl"),
         policy.idempotency_lease if lease is None else validation.to_seconds(lease, "lease"),
         None if wait is None else validation.to_seconds(wait, "wait", zero=True),
         on_error == "replay",
-        away == "allow",
+        mode == "allow",
+        room,
     )
 
 
@@ -56,10 +62,11 @@ def _refuse(what: str, known: tuple[str, ...], given: object) -> NoReturn:
 class BaseIdempotency:
     """The parts of `stay.idempotency` that both APIs share."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_core", "_room")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, room: Room[KeyState] = IDEMPOTENCY) -> None:
         self._core = core
+        self._room = room
 
     @staticmethod
     def schema(database: str) -> str:
@@ -75,8 +82,9 @@ class BaseIdempotency:
         wait: Duration | None,
         on_error: OnError,
         on_unavailable: OnUnavailable | None,
-    ) -> Spec:
-        return spec(self._core, key, fingerprint_of(fingerprint), ttl, lease, wait, on_error, on_unavailable)
+    ) -> IdempotencySpec:
+        about = fingerprint_of(fingerprint)
+        return spec(self._core, key, about, ttl, lease, wait, on_error, on_unavailable, self._room)
 
     def _transaction(
         self,

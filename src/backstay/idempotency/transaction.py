@@ -23,9 +23,10 @@ from backstay.runtime.sql_dialect import AlchemyDialect, Dialect, detect_dialect
 from backstay.runtime.validation import to_micros
 
 TABLE = "backstay_idempotency"
-#: A distinct name, because the caller may use savepoints too.
+#: The name of our savepoint. It must differ from those of the caller.
 SAVEPOINT = "backstay_idempotency"
-#: The value of sqlite3.SQLITE_BUSY_SNAPSHOT, without the import.
+#: SQLite's error code for a write in a transaction whose earlier read is outdated. Copied, because this module does not
+#: import sqlite3.
 SQLITE_BUSY_SNAPSHOT = 517
 
 #: SQL for the database's clock, in µs since the epoch, at the time the statement runs.
@@ -81,8 +82,8 @@ def database_of(connection: Any) -> str:
 
 
 def _driver_of(connection: Any) -> Any:
-    """Return the driver's connection below one of SQLAlchemy; None for its async connections, which only their event
-    loop may touch.
+    """Return the sqlite3 or psycopg connection that a SQLAlchemy connection or session wraps. None for an async one,
+    whose driver connection may be used only on its event loop.
     """
     if hasattr(connection, "sync_connection") or hasattr(connection, "sync_session"):
         return None
@@ -90,8 +91,8 @@ def _driver_of(connection: Any) -> Any:
 
 
 class TransactionEntry:
-    """One call inside the caller's transaction. `replayed`: the call ran before, and `result` is its stored outcome.
-    Otherwise do the work on the same connection and set `result`.
+    """One idempotent call, as the caller's `with` block gets it. If `replayed` is True, the call ran before, and
+    `result` is its stored outcome. If it is False, the block must do the work on the same connection and set `result`.
     """
 
     __slots__ = ("_result", "name", "replayed")
@@ -118,12 +119,13 @@ class TransactionEntry:
 
 
 class BaseTransaction:
-    """The statements of both APIs. Every one runs on the caller's connection."""
+    """The base of `AsyncTransaction` and `Transaction`. Every statement runs on the caller's connection."""
 
     def __init__(self, connection: Any, space: str, name: str, fingerprint: str, ttl: float, codec: Codec) -> None:
         self._sql: Dialect = detect_dialect(connection)
         self._product = database_of(connection)
-        #: False on SQLite: a savepoint that starts a transaction would commit on RELEASE, so a write must come first.
+        #: Whether the savepoint is set before the record is inserted. Not on SQLite: there a SAVEPOINT without an open
+        #: transaction starts one, and its RELEASE would commit it.
         self._savepoint_first = self._product == "postgresql"
         self._key = (space, name.encode())
         self._fingerprint = fingerprint
@@ -142,7 +144,9 @@ class BaseTransaction:
                 return self._entry
             await self._replay()
         except BaseException:
-            if self._savepoint_first:  # undo, so that the caller's transaction remains usable
+            # After an error PostgreSQL rejects every further statement of the transaction. The rollback to the
+            # savepoint makes the caller's transaction usable again.
+            if self._savepoint_first:
                 with suppress(Exception):
                     await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
                     await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
@@ -163,7 +167,8 @@ class BaseTransaction:
         since = instant(int(created)).isoformat()
         if self._fingerprint not in ("", fingerprint):
             raise FingerprintMismatch(name=entry.name, since=since)
-        # Only the writing transaction sees a record without outcome, unless it was committed inside the block.
+        # The record has no outcome yet, so its block is still running. Other transactions cannot see such a record, so
+        # the block is in this very transaction, unless the caller committed inside that block.
         if outcome is None:
             by = "this very transaction, or one that was committed inside its block"
             raise InProgress(name=entry.name, by=by, since=since, waited=0.0, retry_after=0.0)
@@ -175,20 +180,20 @@ class BaseTransaction:
         if isinstance(self._sql, AlchemyDialect):
             driver = _driver_of(connection) if self._product == "sqlite" else None
             if driver is None or driver.in_transaction or driver.isolation_level is not None:
-                return  # in autocommit mode PostgreSQL refuses the SAVEPOINT that follows
+                return  # PostgreSQL in autocommit mode is detected later: it refuses the SAVEPOINT
         elif self._product == "sqlite" and hasattr(connection, "in_transaction"):
             if connection.in_transaction:
                 return
             autocommits = (
                 getattr(connection, "autocommit", False) is True
-            )  # since Python 3.12; its commit() does nothing
+            )  # with autocommit=True (Python 3.12 and later) commit() would not end our transaction
             if (
                 connection.isolation_level is not None and not autocommits
-            ):  # the driver would begin one at the first write
+            ):  # sqlite3 would begin the transaction only at the first write: begin it now
                 await self._run("BEGIN IMMEDIATE")
                 return
         elif self._product == "postgresql" and hasattr(connection, "info"):
-            from psycopg.pq import TransactionStatus  # a caller with such a connection has psycopg installed
+            from psycopg.pq import TransactionStatus  # installed, because the connection is psycopg's
 
             if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
                 return
@@ -197,8 +202,8 @@ class BaseTransaction:
         raise ConfigError("this connection is in autocommit mode; open a transaction first, as in BEGIN")
 
     async def _claim(self) -> bool:
-        """Insert the record. Blocks while another transaction has inserted it uncommitted; False: that one
-        committed.
+        """Insert the record and return True. While another transaction has inserted it without committing, this blocks.
+        Returns False if an unexpired record exists, because that transaction or an earlier one has committed.
         """
         sql, now = self._sql, NOW[self._product]
         marks = [sql.mark(i) for i in range(1, 5)]
@@ -211,7 +216,8 @@ class BaseTransaction:
         )
         values = [*self._key, self._fingerprint, self._ttl]
         try:
-            if self._product == "postgresql":  # RETURNING: psycopg's pipeline mode does not know the row count yet
+            # Ask with RETURNING whether a row was written: in psycopg's pipeline mode the row count is not yet known.
+            if self._product == "postgresql":
                 return (await sql.execute(f"{text} RETURNING 1", values, wants_row=True))[1] is not None
             return (await sql.execute(text, values))[0] == 1
         except Exception as error:
@@ -257,7 +263,9 @@ class BaseTransaction:
             raise self._explain(trouble) from trouble
 
     async def _undo(self) -> None:
-        """Undo the block's writes and the record, so that a caller that swallows the exception commits neither."""
+        """Undo the writes of the caller's `with` block and delete the record. If the caller catches the exception and
+        commits its transaction, it commits neither.
+        """
         await self._run(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
         await self._run(f"RELEASE SAVEPOINT {SAVEPOINT}")
         if not self._savepoint_first:

@@ -15,7 +15,7 @@ class KeyInspection:
     """A snapshot of one idempotency key."""
 
     name: str
-    #: idle, running, lapsed (its lease has ended; the next caller takes over), completed or failed.
+    #: idle, running, lapsed (the call's lease has ended, so the next caller takes over), completed or failed.
     state: str
     fence: int = 0
     #: The process that runs the call, or ran it.
@@ -28,7 +28,7 @@ class KeyInspection:
 
 
 def inspection(name: str, entry: KeyState | None, now: Micros) -> KeyInspection:
-    """Build the public view of a key's record at time `now`; `entry` None: the key has no record."""
+    """Build the public view of a key's record at time `now`. `entry` is None if the key has no record."""
     if entry is None:
         return KeyInspection(name, IDLE)
     now = max(now, entry.seen)

@@ -10,21 +10,21 @@ from backstay.engine.base import steady
 from backstay.errors import ConfigError, ResultTimeout
 from backstay.job.api.announcer import ANNOUNCER
 from backstay.job.api.manual_retry import retry_job
-from backstay.job.api.options import CallOptions, rate_of
+from backstay.job.api.options import CallOptions, parse_start_rate
 from backstay.job.api.untyped import build_by_name
-from backstay.job.flows import enqueue, fetch_job, known_shard, send, send_all
+from backstay.job.flows import enqueue, fetch_job, find_shard, send, send_all
 from backstay.job.model import FINAL, Enqueued, Job, Queue, State
 from backstay.job.store import JOB_STORE
 from backstay.job.view import JobInfo, QueueInfo, WorkerInfo, job_info, queue_info, worker_info
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 
-#: The largest `limit` of a list.
+#: The largest `limit` that `list_jobs` accepts.
 MOST_LISTED = 1000
-#: Jobs per page when an operation walks over all of them.
+#: How many jobs one store call reads when an operation goes through a queue or the dead letter.
 PAGE = 200
-#: Seconds between checks while waiting for a queue to drain.
-DRAIN_LOOK = 0.1
+#: Seconds between the checks by which `drain` finds out whether jobs of the queue still run.
+DRAIN_POLL = 0.1
 
 
 async def get(core: Core, job_id: str) -> JobInfo:
@@ -55,11 +55,11 @@ async def enqueue_by_name(
 
 
 async def retry(core: Core, job_id: str) -> State:
-    """Retry a job now, with all its attempts. Raises JobNotFound; RetryRefused if a job that it depends on did not
-    succeed; ConfigError if it has completed.
+    """Retry a job now, with its attempts counted from zero, and return its new state. Raises JobNotFound; RetryRefused
+    if a job that it depends on did not succeed; ConfigError if the job has completed.
     """
     core.check_open()
-    known_shard(core, job_id)
+    find_shard(core, job_id)
     job = await fetch_job(core, job_id)
     if job.state == "completed":
         raise ConfigError(f"{job_id} has completed; enqueue a new job instead")
@@ -69,8 +69,10 @@ async def retry(core: Core, job_id: str) -> State:
     return state
 
 
-async def failed(core: Core, queue: str, type_: str) -> AsyncIterator[list[Job]]:
-    """Yield the dead-letter jobs page by page, newest first. Keyset pagination: retried jobs do not shift the pages."""
+async def read_dead_letter(core: Core, queue: str, type_: str) -> AsyncIterator[list[Job]]:
+    """Yield the jobs of the dead letter page by page, newest first. Each page starts after the last id of the previous
+    one, so no job is skipped if others leave the dead letter between two pages.
+    """
     before = ""
     while True:
         op = core.services.get(JOB_STORE).list_jobs(state="failed", queue=queue, type=type_, before=before, limit=PAGE)
@@ -83,10 +85,10 @@ async def failed(core: Core, queue: str, type_: str) -> AsyncIterator[list[Job]]
 
 
 async def retry_all(core: Core, queue: str, type_: str) -> int:
-    """Retry all dead-letter jobs, or those of a queue or type. Returns how many."""
+    """Retry all jobs of the dead letter, or only those of a queue or type. Returns how many became pending."""
     core.check_open()
     store, count = core.services.get(JOB_STORE), 0
-    async for page in failed(core, queue, type_):
+    async for page in read_dead_letter(core, queue, type_):
         states = await send_all(core, [store.trigger(job.id) for job in page])
         ready = Counter(job.type for job, state in zip(page, states, strict=True) if state == "pending")
         count += ready.total()
@@ -95,7 +97,9 @@ async def retry_all(core: Core, queue: str, type_: str) -> int:
 
 
 async def purge(core: Core, state: State, queue: str) -> int:
-    """Delete all jobs in a final state, in short transactions. Returns how many."""
+    """Delete all jobs in the final state `state`, in short transactions. Returns how many. Raises ConfigError if the
+    state is not final.
+    """
     core.check_open()
     if state not in FINAL:
         raise ConfigError(f"only finished jobs can be purged ({', '.join(FINAL)}); cancel the others; got {state!r}")
@@ -105,7 +109,7 @@ async def purge(core: Core, state: State, queue: str) -> int:
     return count
 
 
-async def workers(core: Core) -> list[WorkerInfo]:
+async def list_workers(core: Core) -> list[WorkerInfo]:
     core.check_open()
     found = await send(core, core.services.get(JOB_STORE).workers())
     now = core.engine.now()
@@ -118,7 +122,7 @@ async def list_queues(core: Core) -> list[QueueInfo]:
 
 
 async def get_queue(core: Core, name: str) -> QueueInfo:
-    """Return one queue; an unknown name returns an empty queue."""
+    """Return one queue; for an unknown name, a queue without jobs."""
     validation.check_label(name, "queue")
     for queue in await list_queues(core):
         if queue.name == name:
@@ -133,19 +137,21 @@ async def pause(core: Core, name: str, *, paused: bool) -> None:
         await _wake(core, name)
 
 
-async def limit(core: Core, name: str, rate: str | None, burst: int | None) -> None:
+async def limit_queue(core: Core, name: str, rate: str | None, burst: int | None) -> None:
     core.check_open()
     validation.check_label(name, "queue")
     if rate is None and burst is not None:
         raise ConfigError("burst= needs a rate, as in rate('default', '100/minute', burst=10)")
-    wanted = None if rate is None else rate_of(rate, name, burst)
+    wanted = None if rate is None else parse_start_rate(rate, name, burst)
     await send(core, core.services.get(JOB_STORE).limit_queue(name, wanted))
     if rate is None:
         await _wake(core, name)
 
 
 async def _wake(core: Core, name: str) -> None:
-    """Announce the queue's pending jobs to workers; the types are taken from the newest PAGE jobs."""
+    """Announce the pending jobs of a queue to workers: how many there are of each type. Only the newest PAGE pending
+    jobs are counted.
+    """
     op = core.services.get(JOB_STORE).list_jobs(state="pending", queue=name, limit=PAGE)
     ready: dict[str, int] = {}
     for job in await send(core, op):
@@ -154,7 +160,9 @@ async def _wake(core: Core, name: str) -> None:
 
 
 async def drain(core: Core, name: str, timeout: float | None) -> QueueInfo:
-    """Pause a queue and wait until none of its jobs run. Raises ResultTimeout; the queue stays paused either way."""
+    """Pause a queue and wait until none of its jobs run. Raises ResultTimeout after `timeout` seconds. The queue stays
+    paused in both cases.
+    """
     await pause(core, name, paused=True)
     began = steady()
     while True:
@@ -163,5 +171,5 @@ async def drain(core: Core, name: str, timeout: float | None) -> QueueInfo:
             return queue
         if timeout is not None and steady() - began >= timeout:
             raise ResultTimeout(job_id=name, waited=timeout, state=f"paused with {queue.running} jobs still running")
-        await core.port.pause(DRAIN_LOOK)
+        await core.port.pause(DRAIN_POLL)
         core.check_open()

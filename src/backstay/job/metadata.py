@@ -1,4 +1,6 @@
-"""Job metadata that only workers read: the caller's time limit and backoff, trace context, run key, result slots."""
+"""Job metadata, which the store does not interpret: the time limit and backoff that a single call sets, the trace
+context, the job's name in its run, and which arguments are replaced by results of other jobs (fills).
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,24 @@ from backstay.job.model import Job
 
 
 class Fill(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A place in the arguments and the chains whose results a worker puts there: one result, or a list of them."""
+    """An argument, or a place inside one, that gets its value from other jobs. `place`: the path to it in the job's
+    arguments. `chains`: the chains whose results a worker puts there before it runs the job.
+    """
 
     place: tuple[str | int, ...]
     chains: tuple[str, ...]
-    #: True: put a list of results there, even for no or one chain.
+    #: True: the place gets the list of all results. False: it gets the result of the only chain.
     many: bool = False
-    #: The path to a value inside the result: `output["path"]`.
+    #: The path to the value inside each result: `("path",)` for `output["path"]`; (): the whole result.
     item: tuple[str | int, ...] = ()
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A job's metadata. An empty field means: use the value of the job's definition."""
+    """A job's metadata. If `timeout` or `backoff` is not set, that of the job's definition applies."""
 
     timeout: float = 0.0
     backoff: Backoff | None = None
-    #: W3C trace context, and other entries of propagators and middleware.
+    #: W3C trace context of the caller, and entries of other propagators and of middleware.
     trace: dict[str, str] = {}
     #: The cron entry that enqueued the job.
     cron: str = ""

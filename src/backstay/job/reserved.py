@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: The prefix of reserved names.
 RESERVED = "backstay."
-#: The queue of internal jobs. Every worker also claims from it; their priority puts them first.
+#: The queue of internal jobs. Every worker also claims from it; the priority of internal jobs makes them start first.
 INTERNAL = "backstay"
 #: Internal job types of workflow runs: evaluate a job's condition, fan a job out over a list, gather the results.
 DECIDE, MAP, GATHER = "backstay.decide", "backstay.map", "backstay.gather"
@@ -15,5 +15,5 @@ COMMAND = "backstay.command"
 
 
 def is_internal(type_: str) -> bool:
-    """Whether jobs of this type are internal to a workflow run."""
+    """Whether jobs of this type are internal steps of a workflow run, not jobs that the user defined."""
     return type_ in (DECIDE, MAP, GATHER)

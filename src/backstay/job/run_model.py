@@ -14,7 +14,7 @@ from backstay.engine.base import Micros
 from backstay.errors import ConfigError
 from backstay.job.model import NewJob
 
-#: queued: none of its jobs has started. A finished run becomes running again when one of its jobs is retried.
+#: queued: none of the run's jobs has started. A finished run becomes running again when one of its jobs is retried.
 RunStatus = Literal["queued", "running", "success", "failure", "cancelled"]
 FINISHED: tuple[RunStatus, ...] = ("success", "failure", "cancelled")
 
@@ -35,28 +35,29 @@ EventKind = Literal[
     "run_cancelling",
 ]
 
-#: The most jobs of a new run: it is stored in one transaction.
+#: The most jobs of a new run, because all of them are stored in one transaction.
 LARGEST_RUN = 20_000
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to be stored. All of its jobs have its id as `run` and live in its shard; `after` names jobs of the run."""
+    """A run to be stored. All of its jobs have its id as `run`, live in its shard and wait only for one another."""
 
     id: str
-    #: The workflow definition it was created from.
+    #: The name of the workflow from whose definition the run was created.
     workflow: str
+    #: The version of that definition.
     version: int = 0
-    #: Opaque to the store: inputs, job names, the trigger.
+    #: The run's document, opaque to the store: inputs, job names and what started the run ("manual", "cron", …).
     doc: bytes = b""
     jobs: tuple[NewJob, ...] = ()
     #: The run is cancelled if it has not finished after this time; 0: never.
     timeout: Micros = 0
-    #: How long the run and its jobs are kept after it has finished.
+    #: How long the records of the run and its jobs are stored after the run has finished.
     keep: Micros = 7 * 86_400_000_000
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as stored."""
+    """A run's stored record."""
 
     id: str
     workflow: str
@@ -73,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     #: The number of its jobs by state, counting only the last job of each chain; states without jobs are left out.
     counts: dict[str, int] = {}
-    #: The seq of its last event.
+    #: The number of the run's last event (`RunEvent.seq`).
     events: int = 0
 
 
@@ -84,24 +85,27 @@ class RunEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seq: int
     at: Micros
     kind: EventKind
-    #: "" for events of the run itself.
+    #: The id of the job; "" for an event of the run itself.
     job: str = ""
-    #: The job's attempt and worker at that time.
+    #: The number of the job's attempt at the time of the event.
     attempt: int = 0
+    #: The worker that ran this attempt; "": none.
     worker: str = ""
     #: The message of a failure, the reason of a cancellation, or the run's status for run_finished.
     why: str = ""
 
 
 class EventPage(msgspec.Struct, frozen=True, array_like=True):
-    """Events of all runs of a shard. No event ever appears before a cursor that was already returned."""
+    """A page of the events of all runs of a shard. A cursor is a position in the list of these events. No event is ever
+    added before a cursor that was already returned, so a reader that continues there misses none.
+    """
 
     events: tuple[RunEvent, ...]
     #: Where the next page starts: after the last event.
     cursor: str
 
 
-def no_cursor(after: str) -> ConfigError:
+def bad_cursor_error(after: str) -> ConfigError:
     """Return the error for a cursor that `events()` never returned."""
     return ConfigError(f"{after[:100]!r} is not a cursor returned by events(): start with '' or '$'")
 
@@ -111,14 +115,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     workflow: str
     version: int
-    #: The hash of `doc`: storing the same document again returns the same version.
+    #: The hash of `doc`. A document with the same hash as the newest version is not stored as a new version.
     digest: str
     doc: bytes
     created: Micros = 0
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """A file stored by a job, by name."""
+    """The record of a file that a job stored under a name. The content is stored in parts (`Store.put_artifact`)."""
 
     job: str
     name: str
@@ -128,7 +132,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An access token of the server. Only its hash is stored."""
+    """The record of an access token of the server. Of the token itself only a hash (`digest`) is stored."""
 
     id: str
     digest: bytes
@@ -137,3 +141,5 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     created: Micros = 0
     #: 0: never.
     expires: Micros = 0
+    #: Tokens with the same owner share what they take: locks, leases and worker ids. "": the token has its own.
+    owner: str = ""

@@ -1,14 +1,16 @@
-"""Choose a job's shard. Everything that changes in one transaction lives in one shard, so a job's keys determine it."""
+"""Choose a job's shard. A job changes in one transaction with its chain, its run, its unique key and its concurrency
+key, so all of them must share a shard.
+"""
 
 from __future__ import annotations
 
 from backstay.errors import ConfigError
-from backstay.job.ids import hash_shard, shard_of
-from backstay.job.model import Concurrency, Unique
+from backstay.job.ids import hash_shard, rate_shard, shard_of
+from backstay.job.model import Concurrency, StartRate, Unique
 
 
 class CrossShardKey(ConfigError):
-    """A job's concurrency or unique key lives in another shard than the job."""
+    """The error for a job whose concurrency key or unique key belongs to another shard (`shard`) than the job."""
 
     def __init__(self, message: str, shard: int) -> None:
         super().__init__(message)
@@ -22,19 +24,23 @@ def shard_for(
     concurrency: Concurrency | None = None,
     unique: Unique | None = None,
     after: tuple[str, ...] = (),
+    rate: StartRate | None = None,
 ) -> int | None:
-    """Return the job's shard: that of its chain or run, else of its concurrency key, else of its unique key, else of
-    the first chain it waits for; None if any shard will do. Raises CrossShardKey for keys of different shards.
+    """Return the job's shard: that of its chain or run (`chain`), else of its concurrency key, else of its unique key,
+    else of the first chain that it waits for, else of its rate; None if the caller may choose any. Raises CrossShardKey
+    if one of its keys belongs to another shard. The rate may belong to another shard (`stores/redis/permits.py`).
     """
     if shards == 1:
         return 0
     keys = [(key, what) for key, what in ((concurrency, "concurrency_key"), (unique, "unique")) if key is not None]
     if chain:
-        place, why = checked_shard(chain, shards), f"its chain {chain}"
+        place, why = check_shard(chain, shards), f"its chain {chain}"
     elif keys:
         place, why = hash_shard(keys[0][0].key, shards), f"{keys[0][1]} {keys[0][0].key!r}"
     else:
-        return checked_shard(after[0], shards) if after else None
+        if after:
+            return check_shard(after[0], shards)
+        return None if rate is None else rate_shard(rate.bucket, shards)
     for key, what in keys:
         there = hash_shard(key.key, shards)
         if there != place:
@@ -46,8 +52,8 @@ def shard_for(
     return place
 
 
-def checked_shard(id_: str, shards: int) -> int:
-    """Return the shard of an id. Raises ConfigError if there is no such shard."""
+def check_shard(id_: str, shards: int) -> int:
+    """Return the shard that a job, chain or run id contains. Raises ConfigError if there is no such shard."""
     try:
         found = shard_of(id_)
     except ValueError:

@@ -2,18 +2,18 @@
 atomically.
 
 A store only builds operations (`backstay.engine.base.Op`); ports carry them out, so the event loop, the blocking API
-and the keeper thread share one path. The implementations are in `stores/sqlite`, `stores/postgres` and `stores/redis`,
-with a `.sql` or `.lua` file per method. `backstay.testing.conformance.JobSuite` checks any store against this contract.
+and the keeper thread share one code path. The implementations are in `stores/sqlite`, `stores/postgres` and
+`stores/redis`. `backstay.testing.conformance.JobSuite` checks any store against this contract.
 
 Rules for every method:
 - the clock is the engine's, read inside the operation;
 - each change of a job is atomic: no reader sees half of it;
-- every operation is idempotent and may be sent twice, except `append_log` without its own sequence numbers;
+- every operation is idempotent: sending it twice has the effect of sending it once;
 - an operation that makes jobs pending returns their number by type (`ready`), so that the caller announces them. If the
-  caller dies first, nothing is lost: workers also poll;
-- the end of a watched chain is published on `<prefix>:chainc`; the end of a watched job whose chain continues on
-  `<prefix>:jobc`; a running job whose lease ended or whose cancellation is requested on `<prefix>:owls`. These messages
-  are sent after the commit and may be lost: they are hints, not state.
+  caller dies before that, the jobs are not lost: workers also poll;
+- three Pub/Sub channels carry hints, which are sent after the commit and may be lost. `<prefix>:chainc`: a
+  chain ended for which a client called `watch`. `<prefix>:jobc`: a job ended for which a client called `watch`, but
+  another job continues its chain. `<prefix>:owls`: a running job lost its lease, or its cancellation is requested.
 """
 
 from __future__ import annotations
@@ -22,24 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from backstay.engine.base import Micros, Op
-from backstay.job.model import (
-    Delivery,
-    DirectHandoff,
-    Enqueued,
-    ExchangeCommand,
-    ExchangeReply,
-    Job,
-    JobResult,
-    LogLine,
-    NewJob,
-    Queue,
-    Rate,
-    Renewal,
-    RenewalVerdict,
-    State,
-    Tick,
-    Worker,
-)
+from backstay.job.exchange import Delivery, DirectHandoff, ExchangeCommand, ExchangeReply, Renewal, RenewalVerdict
+from backstay.job.model import Enqueued, Job, JobResult, LogLine, NewJob, Queue, StartRate, State, Tick, WorkerRecord
 from backstay.job.run_model import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 from backstay.runtime.services import Service
 
@@ -49,16 +33,21 @@ ReadHandoff = Callable[[bytes], DirectHandoff | None] | None
 class Store(Protocol):
     """The job store. `shards` is fixed when the first job is stored; SQL engines have one shard.
 
-    `channels_per_shard`: how many exchanges of one worker are useful at once in a shard. Two where an exchange crosses
-    the network, so that one exchange's jobs run while the other travels; one where all exchanges wait for one writer.
-    `splits_claim_and_ack`: with a backlog, one channel acknowledges while the other claims: acknowledgements must wait
-    for the disk, claims need not.
-    `announces`: `enqueue(announce=True)` announces the jobs in its own transaction; else the caller announces them.
-    `announcement_gap`: the shortest useful interval of such announcements, in seconds; 0: they cost almost nothing.
-    `claims_consume_hints`: a claim takes from the announcement counters itself. These apply only if hints travel
-    through the engine that stores the jobs: one round trip instead of two.
-    `read_handoff`: decodes a message to a waiting claim's inbox (`Claim.waiting`), None for an invalid message. It is
-    itself None if the store does not support waiting claims.
+    `channels_per_shard`: how many worker channels a worker should use in each shard, that is, how many exchanges it
+    has under way at once. It is two where an exchange crosses the network: while one exchange is under way, the jobs
+    that the other claimed run. It is one where all exchanges wait for a single writer.
+    `splits_claim_and_ack`: whether, with a backlog, one channel only acknowledges while the other only claims. This
+    helps if acknowledgements must wait for the disk and claims need not.
+    `announces`: whether `enqueue(announce=True)` announces the jobs to workers in its own transaction, which saves a
+    round trip. If not, the caller announces them. An announcement is a hint, which workers get through the hub.
+    `announcement_gap`: the shortest useful interval between two announcements, in seconds. 0: announcements cost almost
+    nothing.
+    `claims_consume_hints`: each announcement has a counter, which limits how many workers respond to it. If True, a
+    claim itself takes from the counters (`Claim.hints`), which saves a round trip.
+    Both `announces` and `claims_consume_hints` apply only if the hub uses the engine that stores the jobs.
+    `read_handoff`: a function that decodes the message by which an enqueue hands a job to a waiting claim
+    (`Claim.waiting`). It returns None for an invalid message. The attribute is None if the store does not support
+    waiting claims.
     """
 
     shards: int
@@ -75,85 +64,96 @@ class Store(Protocol):
 
     def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> Op[list[Enqueued]]:
         """Store all jobs, or none if one is invalid (ConfigError). Idempotent by id: an existing job is left unchanged
-        and returned with its state. Of concurrent callers with the same unique key, exactly one stores its job; the
-        others get that job's id with `deduplicated`. A job whose blockers (`after`) have all ended is pending at once;
-        an unknown blocker is a ConfigError. Jobs of one call keep their order.
-        `announce`: if the store `announces`, jobs that start at once (`NewJob.starts_at_once`) are announced by type,
-        with a counter, once they can be claimed. Sent twice, they may be announced twice.
+        and returned with its state. Of concurrent callers with the same unique key, exactly one stores its job. Every
+        other caller gets the id of the stored job, marked `deduplicated`. A job whose blockers (`after`) have all ended
+        is pending at once. An unknown blocker is a ConfigError. Jobs of one call keep their order.
+
+        announce: tell workers how many jobs of each type became pending. Only jobs with `NewJob.starts_at_once` are
+        counted: nothing can delay, block or deduplicate them. The option is ignored if `Store.announces` is False. If
+        the operation is sent twice, jobs may be announced twice.
         """
         ...
 
     def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
-        """Reap expired leases, promote due jobs (both bounded), finish attempts, then claim: one round trip.
+        """In one round trip: reap expired leases and make due jobs pending (a bounded number), finish attempts, claim.
 
-        Finish: only the current lease may finish an attempt; otherwise the verdict is stale and nothing changes. Ending
-        a chain releases its dependents in the same transaction, each exactly once, however many of its blockers end
-        concurrently; with `all_success`, a blocker that did not complete skips its dependents, transitively.
-        Claim: two callers never get the same job; a row locked by another claim is skipped, not waited for. Smallest
-        rank first over all queues of a group. A job that its labels, concurrency key, rate or paused queue exclude
-        never hides one behind it (no head-of-line blocking). The cost does not grow with the backlog.
+        Finish: only the holder of the current lease may finish an attempt. For any other caller the verdict is "stale"
+        and nothing changes. When a chain ends, its dependents are released in the same transaction. A dependent is
+        released exactly once, however many of its blockers end concurrently. A dependent with `all_success` is skipped
+        if a blocker did not complete, and then so are its own dependents with `all_success`.
+        Claim: two callers never get the same job. A row locked by another claim is skipped, not waited for. A
+        claim names groups of queues. Of all jobs in a group's queues, the one with the smallest rank (computed from due
+        time and priority) comes first. A job that cannot be claimed because of its labels,
+        concurrency key, rate or paused queue never delays the jobs after it (no head-of-line blocking). The cost does
+        not grow with the backlog.
         Idempotency: for each (worker, incarnation, channel) the shard stores the last seq with its verdicts and claims,
-        for 2 × lease. The same seq again returns the same verdicts and those of its jobs still under the same leases,
-        renewed. A lower seq is `stale`, a higher one is executed. Past `not_after`: `expired`.
-        Waiting claims: a claim with `waiting` that finds nothing may wait in the shard. `enqueue` answers it once, with
-        a job that no other pending job precedes, and publishes it to the inbox. Because messages may be lost, the
-        handoff also becomes the reply to that seq, and to a later exchange whose `waiting_seq` names it: `handed_off`.
+        for 2 × lease. If that seq is sent again, the reply contains the stored verdicts and those claimed jobs whose
+        leases are still current, and these leases are renewed. A command with a lower seq is rejected as `stale`; one
+        with a higher seq is executed. A command that arrives after `not_after` is rejected as `expired`.
+        Waiting claims: a claim with `waiting` that finds no job may wait in the shard. A later `enqueue` may answer the
+        claim, once, with a job that no other pending job precedes: it publishes that job to the claim's inbox. Because
+        messages may be lost, the job is also stored as the reply to the claim's seq. An exchange that names this seq in
+        `waiting_seq` gets the stored reply, marked `handed_off`.
         """
         ...
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
-        """Renew leases for `lease` µs from now, all of a worker's in one call. Only a lease's owner can renew it, and
-        only until it is reaped or finished; an ended lease is never restored. Idempotent.
+        """Renew leases of one worker for `lease` µs from now. A lease can be renewed only by its owner and only until
+        it is reaped or finished; an ended lease is never restored.
         """
         ...
 
     def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
-        """Return jobs with an expired lease to pending (the attempt counts, the cause is recorded), to failed if their
-        attempts are used up, or to cancelled if a cancellation was requested; make due jobs pending. Returns the number
-        of jobs that became pending, by type. Safe to run concurrently in any number of processes.
+        """End the attempts whose lease has expired. Such an attempt counts as one of the job's attempts, and the cause
+        is stored as its error. The job becomes pending; failed, if its attempts are used up; or cancelled, if that was
+        requested. Also make scheduled jobs that are due pending. Returns the number of jobs that became pending, by
+        type. Any number of processes may call it at once.
         """
         ...
 
-    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+    def read_outbox(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
         """Return the outbox: ended chains that jobs in other shards still wait for."""
         ...
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
-        """Remove ended blockers from jobs in this shard. Idempotent: a blocker is removed from a set. Returns the
-        number of jobs that became pending, by type.
+        """Chains of other shards have ended: remove them from the blockers of the jobs in this shard that wait for
+        them. Idempotent, because the blockers are a set. Returns the number of jobs that became pending, by type.
         """
         ...
 
-    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
-        """Delete delivered entries from the outbox."""
+    def ack_deliveries(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+        """Delete entries from this shard's outbox after they were delivered."""
         ...
 
     # ── administration ──
 
     def cancel(self, job: str, reason: str) -> Op[State | None]:
-        """Cancel a job and return its state. Not running: it is cancelled at once and its dependents are skipped.
-        Running: `cancel_requested` is set, and the worker's next renewal reports it. A final job is left unchanged.
-        None: no such job.
+        """Cancel a job and return its state; None: no such job. A job that does not run is cancelled at once, and its
+        dependents are skipped. For a running job `cancel_requested` is set, and the reply to its worker's next renewal
+        says so. A job in a final state is left unchanged.
         """
         ...
 
     def trigger(self, job: str) -> Op[State | None]:
-        """Retry a job now and return its state. A scheduled, failed, cancelled or skipped job becomes pending with all
-        its attempts (blocked if a blocker has not ended); dependents that were skipped because of it wait for it again.
-        A job of a run is left unchanged while its run is being cancelled, and if it would be skipped again at once:
-        with `all_success`, a blocker did not succeed and was not retried; with `any_failure`, no blocker failed.
+        """Retry a job now and return its state; None: no such job. A scheduled, failed, cancelled or skipped job
+        becomes pending (blocked, if a blocker has not ended), with its attempts counted from zero. Dependents that were
+        skipped because of this job wait for it again. Two kinds of jobs are left unchanged: a job whose run is being
+        cancelled, and a job of a run that would be skipped again at once. The latter happens with `all_success` if a
+        blocker did not succeed and was not retried, and with `any_failure` if no blocker failed.
         """
         ...
 
     def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
-        """Delete up to `limit` jobs in a final state, oldest first. Returns how many."""
+        """Delete up to `limit` jobs in the final state `state`, oldest first. Returns how many. Jobs of a run are not
+        deleted: the pruner deletes them together with their run.
+        """
         ...
 
     def pause(self, queue: str, *, paused: bool) -> Op[None]:
         """Pause or resume a queue. No job of a paused queue is claimed; running jobs continue."""
         ...
 
-    def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
+    def limit_queue(self, queue: str, rate: StartRate | None) -> Op[None]:
         """Set the rate at which jobs of a queue start; None: unlimited."""
         ...
 
@@ -162,8 +162,8 @@ class Store(Protocol):
     def get(self, job: str) -> Op[Job | None]: ...
 
     def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
-        """Return the job, or the last one of its chain, and publish its end from now on. Atomic: no end is missed
-        between the read and the start of the watch.
+        """Return the job (with `chain`: the last job of its chain), and from now on publish its end. Both happen
+        atomically, so no end between them is missed.
         """
         ...
 
@@ -183,62 +183,68 @@ class Store(Protocol):
         ...
 
     def results(self, run: str, *, before: str = "", limit: int = 1000) -> Op[list[JobResult]]:
-        """Return the results of a run's jobs so far, paged like `list_jobs(run=…)` but much cheaper."""
+        """Return states and results of a run's jobs, in pages like those of `list_jobs(run=…)`, but much cheaper."""
         ...
 
     def queues(self) -> Op[list[Queue]]: ...
 
     def next_due(self, shard: int) -> Op[Micros | None]:
-        """Return the µs until a job becomes due or a lease expires; None if neither is to come."""
+        """Return the µs until a job becomes due or a lease expires; None if no job is scheduled or running."""
         ...
 
     # ── logs and outputs ──
 
     def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> Op[bool]:
-        """Store chunks (time, stream, data) with sequence numbers from `first` on. Existing numbers are left unchanged,
-        so sending twice is safe. False: the lease is not current and nothing was written. `fence` 0 skips the check: a
-        server that writes for a worker has made it.
+        """Store log lines (time, stream, data) with sequence numbers from `first` on. Lines whose number is already
+        stored are left unchanged. False: the lease is not current, and nothing was stored. `fence` 0 skips this check,
+        for a server that has checked the lease of its remote worker itself.
         """
         ...
 
     def read_log(self, job: str, after: int = 0, limit: int = 1000) -> Op[list[LogLine]]: ...
 
     def put_outputs(self, job: str, fence: int, outputs: dict[str, str]) -> Op[bool]:
-        """Add outputs by key to the existing ones. False: the lease is not current."""
+        """Add outputs, which are strings by key, to those that the job already has. False: the lease is not current."""
         ...
 
     def get_outputs(self, job: str) -> Op[dict[str, str]]: ...
 
     # ── workers, cron, retention ──
 
-    def heartbeat(self, worker: Worker) -> Op[None]:
-        """Register or refresh a worker. The engine sets `registered` and `beat`."""
+    def heartbeat(self, worker: WorkerRecord) -> Op[None]:
+        """Register a worker or refresh its record. The store sets the times `registered` and `beat` of the record."""
         ...
 
     def unregister_worker(self, worker: str) -> Op[None]: ...
 
-    def workers(self) -> Op[list[Worker]]:
+    def workers(self) -> Op[list[WorkerRecord]]:
         """Return all workers with a heartbeat within the last day."""
         ...
 
     def ticks(self, names: Sequence[str]) -> Op[dict[str, Micros]]:
-        """Return when each cron entry last ticked; an entry that never did is absent, and is stored as of now."""
+        """Return when each cron entry last ticked. An entry that has never ticked is left out of the reply. The current
+        time is stored as its last tick, so that it does not catch up on times before it existed.
+        """
         ...
 
     def tick(self, tick: Tick) -> Op[bool]:
-        """Enqueue a cron entry's job. Of any number of concurrent schedulers exactly one stores it and gets True."""
+        """Enqueue the job of a cron entry for one due time. Of any number of schedulers that try this, exactly one
+        stores the job and gets True.
+        """
         ...
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
-        """Delete final jobs past their retention and the oldest completed ones above `keep`. Returns how many."""
+        """Delete jobs in a final state that are past their retention, and the oldest completed jobs beyond the newest
+        `keep`. Returns how many.
+        """
         ...
 
     # ── runs ──
-    # Every operation that changes a job of a run updates the run's counts and appends to its events in the same
-    # transaction. When its last job ends, the run finishes: cancelled, if that was requested; failure, if a job that is
-    # not `soft` failed; else success. Retrying a job (`trigger`) reopens the run. After the commit,
-    # `<run>:<seq of its last event>` is published on `<prefix>:events`, once for each run that the operation changed,
-    # and the id of each run that it finished on `<prefix>:runc`.
+    # Every operation that changes a job of a run updates the run's counts (its jobs by state) and appends to its events
+    # in the same transaction. When the last job of a run ends, the run finishes. Its status is then cancelled, if its
+    # cancellation was requested; failure, if a job that is not `soft` failed; else success. Retrying a job (`trigger`)
+    # reopens the run. Two hints are published after the commit. On `<prefix>:events`, for each changed run: `<run>:<seq
+    # of its last event>`. On `<prefix>:runc`, for each finished run: its id.
 
     def start_run(self, run: NewRun) -> Op[Run]:
         """Store the run and all of its jobs, or nothing (ConfigError: a blocker outside the run, or more than
@@ -258,56 +264,60 @@ class Store(Protocol):
         ...
 
     def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
-        """Cancel a run: jobs that do not run are cancelled at once, cancellation of running ones is requested, and jobs
-        added later (`Finish.next`, `adds`) are stored as cancelled. A finished run is left unchanged.
+        """Cancel a run: jobs that do not run are cancelled at once, the cancellation of running jobs is requested, and
+        jobs added later (`Finish.next`, `adds`) are stored as cancelled. A finished run is left unchanged.
         """
         ...
 
     def rerun_failed(self, run: str) -> Op[Run | None]:
         """Retry all failed and cancelled jobs of a finished run in one transaction; dependents that were skipped
-        because of them wait again. A run without such jobs, or not finished, is left unchanged.
+        because of them wait for them again. An unfinished run, or one without such jobs, is left unchanged.
         """
         ...
 
     def run_events(self, run: str, after: int = 0, limit: int = 1000) -> Op[list[RunEvent]]: ...
 
     def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
-        """Return events of all runs after a cursor; "": from the oldest stored event on; "$": from now on. Pages are
-        complete: no event appears later before a returned cursor.
+        """Return events of all runs after a cursor; "": from the oldest stored event on; "$": from now on. No event is
+        ever added before a cursor that was returned, so a reader misses none.
         """
         ...
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
-        """Compare the counts of unfinished runs with their jobs and repair differences; cancel runs past their
-        deadline. Returns the ids of repaired runs: any id indicates a bug.
+        """Compare the stored job counts (by state) of unfinished runs with the jobs, and repair wrong counts. Also
+        cancel runs past their deadline. Returns the ids of the repaired runs: each indicates a bug in the store.
         """
         ...
 
     # ── definitions, artifacts, tokens ──
 
     def put_definition(self, workflow: str, digest: str, doc: bytes) -> Op[Definition]:
-        """Store a definition as the next version and return it; return the newest one if it has the same digest."""
+        """Store a definition as the workflow's next version and return that version. If the newest version has the
+        same digest, store nothing and return the newest version.
+        """
         ...
 
     def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
-        """Return a version of a definition; 0: the newest."""
+        """Return a version of a workflow's definition; 0: the newest."""
         ...
 
     def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
-        """Return the newest version of each definition, by name, without `doc`."""
+        """Return the newest version of each definition, sorted by name, without `doc`. `after`: the last name of the
+        previous page.
+        """
         ...
 
     def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
-        """Store one part of an artifact; parts are sent in order from 0 on. The artifact becomes visible with its last
-        part and replaces one of the same name. An existing part is left unchanged. False: the lease is not current
-        (`fence` 0 skips the check).
+        """Store one part of an artifact; parts are sent in order from 0 on. Once its last part is stored, the artifact
+        becomes visible and replaces one of the same name. A part that exists is left unchanged. False: the lease is not
+        current (`fence` 0 skips the check).
         """
         ...
 
     def list_artifacts(self, job: str) -> Op[list[Artifact]]: ...
 
     def read_artifact(self, job: str, name: str, part: int) -> Op[bytes | None]:
-        """Return one part of an artifact; None if there is none."""
+        """Return one part of an artifact; None if the artifact or this part does not exist."""
         ...
 
     def put_token(self, token: TokenRecord) -> Op[None]: ...
@@ -315,7 +325,13 @@ class Store(Protocol):
     def drop_token(self, token: str) -> Op[bool]: ...
 
     def tokens(self) -> Op[list[TokenRecord]]:
-        """Return all tokens that have not expired."""
+        """Return all access tokens of the server that have not expired."""
+        ...
+
+    def put_secret(self, name: str, value: bytes) -> Op[bytes]:
+        """Store a secret of the namespace, such as the key that signs the names of leases, unless it has one with this
+        name. Returns the stored one: of concurrent callers, all get the same.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from backstay.engine.base import DECODE_ERRORS, Micros
-from backstay.job.model import Failure, Job, Queue, State, Worker
+from backstay.job.model import Failure, Job, Queue, State, WorkerRecord
 from backstay.job.worker.heartbeat import Status, status_of
 from backstay.runtime.core import Core
 from backstay.runtime.lease import instant
@@ -27,8 +27,9 @@ class JobInfo:
     args: dict[str, Any] | None
     labels: tuple[str, ...]
     priority: int
-    #: Attempts so far, and how many retries are allowed after the first.
+    #: The number of attempts so far.
     attempt: int
+    #: How many attempts are allowed after the first.
     retries: int
     snoozes: int
     chain: str
@@ -41,17 +42,18 @@ class JobInfo:
     due: datetime | None
     started: datetime | None
     finished: datetime | None
-    #: When its current lease expires.
+    #: When the lease of the running job expires; None if the job does not run.
     lease_until: datetime | None
-    #: The result as plain data; None without one.
+    #: The result as plain data; None if there is none.
     result: Any
     error: Failure | None
-    #: Its unique key and its concurrency key; "" without one.
+    #: The job's unique key; "" if it has none.
     unique: str
+    #: The job's concurrency key; "" if it has none.
     concurrency: str
-    #: The chains it still waits for.
+    #: The ids of the chains that this job still waits for.
     waits_for: tuple[str, ...]
-    #: The next job of its chain.
+    #: The id of the job that continues the chain after this job; "" if this job is the last one of its chain.
     followed_by: str
 
 
@@ -61,7 +63,7 @@ class QueueInfo:
 
     name: str
     paused: bool
-    #: The rate limit, as in "100/minute"; "" without one.
+    #: The rate limit, as in "100/minute"; "" if there is none.
     rate: str
     scheduled: int
     blocked: int
@@ -85,23 +87,24 @@ class WorkerInfo:
     """A worker, as of its last heartbeat."""
 
     id: str
-    #: offline: it missed three heartbeats.
+    #: "offline" means that the worker missed three heartbeats.
     status: Status
     queues: tuple[str, ...]
     labels: tuple[str, ...]
     concurrency: int
     host: str
     pid: int
-    #: The number of jobs it runs, and the id of one of them.
+    #: The number of jobs that the worker runs.
     running: int
+    #: The id of one of these jobs.
     current: str
     draining: bool
     registered: datetime | None
     beat: datetime | None
 
 
-def plain(raw: bytes) -> Any:
-    """Decode a value to plain data; None if it cannot be decoded."""
+def decode_plain(raw: bytes) -> Any:
+    """Decode a value to plain data (dicts, lists, strings, numbers); None if it cannot be decoded."""
     try:
         return PLAIN_CODEC.decode(raw) if raw else None
     except DECODE_ERRORS:
@@ -113,7 +116,7 @@ def _when(at: Micros) -> datetime | None:
 
 
 def job_info(job: Job) -> JobInfo:
-    args: Any = plain(job.args) if job.args else {}
+    args: Any = decode_plain(job.args) if job.args else {}
     return JobInfo(
         id=job.id,
         type=job.type,
@@ -135,7 +138,7 @@ def job_info(job: Job) -> JobInfo:
         started=_when(job.started),
         finished=_when(job.finished),
         lease_until=_when(job.lease_until),
-        result=plain(job.result or b""),
+        result=decode_plain(job.result or b""),
         error=job.error,
         unique=job.unique.key if job.unique else "",
         concurrency=job.concurrency.key if job.concurrency else "",
@@ -144,7 +147,7 @@ def job_info(job: Job) -> JobInfo:
     )
 
 
-def worker_info(worker: Worker, now: Micros) -> WorkerInfo:
+def worker_info(worker: WorkerRecord, now: Micros) -> WorkerInfo:
     return WorkerInfo(
         id=worker.id,
         status=status_of(worker, now),

@@ -10,12 +10,12 @@ from backstay.limit.spec import RecordName, parse_record_name, quote
 from backstay.limit.view import Use, use
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import retry_idempotent
+from backstay.runtime.lost_replies import retry_idempotent
 
 
 async def list_uses(core: Core, name: str) -> list[Use]:
-    """List the keys with a count above zero, of one limit or (empty name) of all. It scans every record: use it in
-    tools, not on a hot path.
+    """List the keys with a count above zero, of one limit or, if its name is empty, of all limits. It scans every
+    record: use it in tools, not on a hot path.
     """
     found = [await _read_use(core, record, parsed) for record, parsed in await _records(core, name)]
     return [one for one in found if one is not None and (one.trouble or any(rate.count for rate in one.rates))]
@@ -41,5 +41,5 @@ async def _read_use(core: Core, record: str, parsed: RecordName) -> Use | None:
     try:
         reading = await retry_idempotent(core.port, Read(LIMIT, record), retries=RETRIES, telemetry=core.telemetry)
         return None if reading.state is None else use(parsed, reading.state, reading.now)
-    except (CorruptRecord, ValueError) as error:  # report it, so that one damaged record does not hide the others
+    except (CorruptRecord, ValueError) as error:  # do not raise: the other records must still be listed
         return Use(parsed.name, parsed.key, parsed.algorithm, (), trouble=str(error))

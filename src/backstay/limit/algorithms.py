@@ -4,20 +4,21 @@ A mark is the frozen state of one rate of one key. Every algorithm implements th
 
     advance    drop what has expired at `now`
     free_at    return the earliest time at which a cost fits
-    charge     add a cost at that time
-    refund     remove a cost again
-    used       return how much is in use now
-    ends       return when the mark is equal to an empty one
+    charge     add a cost at a given time
+    refund     remove a cost that was charged
+    used       return how much of the rate is in use now
+    ends       return the time from which the mark has no effect: everything in it has expired
 
-A cost may be charged at a future time: that is a reservation. The mark is then at the time of the latest
-reservation, and later callers fit there or later, so they cannot overtake. A cost that fits at one time fits at every
-later time.
+A cost may be charged at a future time: that is a reservation. The mark then stores the time of the latest reservation.
+The next caller gets that time or a later one, so it cannot overtake a caller with a reservation. A cost that fits at
+one time fits at every later time.
 
-`refund` removes what was reserved for the time `at` or, with `at` 0, what was charged just now. Where a mark cannot
-tell how later reservations depend on that cost, it refunds nothing: a refund must never admit more than the rate.
+`refund` with `at` above 0 removes a reservation for the time `at`. With `at` 0 it removes a cost that was charged just
+now. If the mark does not show how later reservations depend on the cost, `refund` changes nothing: a refund must never
+make the limit admit more than the rate.
 
-Times are µs of the engine's clock. `_fixed.lua`, `_counter.lua`, `_bucket.lua` and `_log.lua` implement the same for
-Redis.
+Times are µs of the engine's clock. `_fixed.lua`, `_counter.lua`, `_bucket.lua` and `_log.lua` implement these
+algorithms for Redis.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from msgspec import Struct
 
 from backstay.engine.base import Micros
 
-#: Bytes of a run in the sliding log: seven of time, then three of cost.
+#: The sliding log stores all hits of one millisecond as a run of ten bytes: seven of time, then three of cost.
 TIME, RUN = 7, 10
 #: The largest cost of one run.
 LARGEST_RUN = 2**24 - 1
-#: The log drops its expired runs when they are more than one in this many.
+#: The log drops its expired runs once they take more than 1/SPARSE of its bytes.
 SPARSE = 16
 
 
@@ -40,7 +41,8 @@ class Rule(Struct, frozen=True, array_like=True, gc=False):
     limit: int
     window: int
     burst: int
-    #: Token buckets count in units small enough for integers: `gain` units refill per millisecond, a hit costs `price`.
+    #: Token buckets count in units so small that all amounts are integers: `gain` units refill per millisecond, and a
+    #: hit of cost 1 takes `price` units.
     gain: int = 0
     price: int = 0
 
@@ -79,7 +81,9 @@ class Fixed(Struct, frozen=True, array_like=True, tag=0, gc=False):
 
 
 class Counter(Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """Sliding counter: a fixed window plus the count of the window `before` it, weighted by its remaining overlap."""
+    """Sliding counter: the count of the current fixed window, plus the count of the window `before` it, weighted by how
+    much of that earlier window the sliding window still covers.
+    """
 
     limit: int
     index: int
@@ -164,11 +168,15 @@ class Bucket(Struct, frozen=True, array_like=True, tag=2, gc=False):
 
 
 class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """Sliding log: every hit of the last window, oldest first, as packed runs. It is exact; `total` is the sum.
+    """Sliding log, which is exact: it stores every hit of the last window.
 
-    Hits of one millisecond share a run with the time of the last hit, so that no hit expires early. The latest run is
-    stored separately, as `last` and `cost`. The first `dead` bytes of `runs` have expired; they are dropped only when
-    there are many, so that a hit need not rewrite the whole log.
+    All hits of one millisecond form a run. A run has the time of its last hit, so that no hit expires early.
+
+    total: the cost of all hits that have not expired.
+    last, cost: the time and the cost of the newest run, which is not in `runs`.
+    dead: how many bytes at the start of `runs` have expired. They are dropped only once there are many of them, because
+        dropping them rewrites the whole log.
+    runs: the older runs, packed, oldest first.
     """
 
     limit: int
@@ -218,8 +226,8 @@ class Log(Struct, frozen=True, array_like=True, tag=3, gc=False):
         return Log(rule.limit, self.total + cost, at, merged, dead, runs)
 
     def refund(self, rule: Rule, cost: int, at: Micros, now: Micros) -> Log:
-        """Remove the reservation for `at`. With `at` 0, remove the oldest hits: the ones that remain expire later, so
-        the log never admits too much.
+        """Remove the reservation for `at`. With `at` 0, remove the oldest hits: the remaining hits expire later than
+        the removed ones, so the log never admits too much.
         """
         runs = self.runs[self.dead :] + _pack(self.last, self.cost)
         begin, until = 0, now

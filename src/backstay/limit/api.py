@@ -20,7 +20,9 @@ class Limit(BaseLimit):
     __slots__ = ()
 
     def hit(self, key: str | None = None, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        """Charge `cost` if the limit allows it. A denied hit charges nothing (with wire="n8n" it does count)."""
+        """Charge `cost` if the limit allows it. A denied hit charges nothing, except with wire="n8n": n8n counts denied
+        hits, too.
+        """
         return flows.hit(self._core, self.spec, self._key(key), cost)
 
     async def peek(self, key: str | None = None, cost: int = 1) -> Decision:
@@ -28,8 +30,8 @@ class Limit(BaseLimit):
         return await flows.peek(self._core, self.spec, self._key(key), cost)
 
     async def wait(self, key: str, cost: int = 1, *, timeout: Duration | None = None) -> Decision:
-        """Reserve the next free slot, in FIFO order, and sleep until it comes. Raises RateLimited at once when the slot
-        is more than `timeout` seconds away. Cancellation refunds the reservation.
+        """Reserve the earliest time at which the limit allows the cost, in FIFO order, and sleep until then. Raises
+        RateLimited at once when that time is more than `timeout` seconds away. Cancellation refunds the reservation.
         """
         return await flows.wait(self._core, self.spec, key, cost, timeout_seconds(timeout))
 

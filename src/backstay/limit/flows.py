@@ -1,8 +1,8 @@
 """Operations on a rate limit: hit, peek, wait, refund, reset. Both APIs run the same coroutines.
 
 A hit is not idempotent. When its reply is lost, it is sent once more and may be charged twice: that never admits too
-much, and it wastes at most the cost of the hits whose reply was lost. A refund is sent at most once, because a second
-copy would refund too much.
+much, and the key loses at most the cost of the hits whose reply was lost. A refund is sent at most once, because a
+second copy would refund too much.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from backstay.engine.base import Apply, Command, Engine, Expired, Micros, Ping, 
 from backstay.errors import BackstayError, Decision, EngineRefused, RateLimited
 from backstay.limit.local_fallback import LocalFallback
 from backstay.limit.machine import LIMIT, Admitted, Denied, Hit, Peek, Refund, Reply, Reset
-from backstay.limit.reconcile import AWAY, reconcile
-from backstay.limit.spec import Spec
+from backstay.limit.reconcile import UNAVAILABLE_ERRORS, reconcile
+from backstay.limit.spec import LimitSpec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import (
+from backstay.runtime.lost_replies import (
     CLEANUP_GRACE,
     COMMAND_LIFE_MICROS,
-    Latch,
     deadline,
     send_at_most_once,
     send_idempotent,
@@ -36,11 +35,12 @@ from backstay.runtime.validation import to_micros
 #: A failure within this many seconds may only be a stale connection, so the hit is sent once more. After a slower
 #: failure (a timeout) the engine counts as unavailable.
 QUICK_FAILURE = 1.0
-#: Attempts after the first, for operations that charge nothing.
+#: How often an operation that charges nothing, such as a reset, is retried while the engine is unreachable.
 RETRIES = 1
 
 
-#: One per engine, so that both APIs over one engine count together. A forked child starts with none.
+#: A LocalFallback decides hits while its engine is unavailable, and counts them in this process. There is one per
+#: engine, so that an async and a blocking Backstay on one engine share these counts. A forked child starts without any.
 _FALLBACKS: WeakKeyDictionary[Engine, LocalFallback] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_FALLBACKS.clear)
 
@@ -50,8 +50,8 @@ LOCAL_FALLBACK: Service[LocalFallback] = Service(
 )
 
 
-async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
-    """Charge `cost` now, or return a denial with the time to retry after."""
+async def hit(core: Core, spec: LimitSpec, key: str, cost: int) -> Decision:
+    """Charge `cost` now, or return a denial that says when to retry."""
     if spec.wire is not None:
         return await spec.wire.hit(core, spec, key, cost)
     if core.closed:
@@ -59,9 +59,9 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
     cost, record = spec.cost(cost), spec.record(key)
     fallback = core.services.get(LOCAL_FALLBACK)
     denial = fallback.denials.get(record)
-    if denial is not None and (again := fallback.cached_decision(denial, record, spec.rules, cost)) is not None:
+    if denial is not None and (cached := fallback.cached_decision(denial, record, spec.rules, cost)) is not None:
         core.telemetry.counts["limit.denied"] += 1
-        return again
+        return cached
     sent = steady()
     reply, by = await _decide(
         core, fallback, spec, record, Hit(deadline(core.engine), spec.algorithm_id, spec.rules, cost)
@@ -76,7 +76,7 @@ async def hit(core: Core, spec: Spec, key: str, cost: int) -> Decision:
     return decision
 
 
-async def peek(core: Core, spec: Spec, key: str, cost: int) -> Decision:
+async def peek(core: Core, spec: LimitSpec, key: str, cost: int) -> Decision:
     """Return the decision that a hit would get, without charging."""
     if spec.wire is not None:
         return await spec.wire.peek(core, spec, key, cost)
@@ -89,8 +89,10 @@ async def peek(core: Core, spec: Spec, key: str, cost: int) -> Decision:
     return _decision(spec, key, reply, by, fallback)
 
 
-async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | None) -> Decision:
-    """Reserve the next free slot and sleep until then. Cancellation refunds the reservation."""
+async def wait(core: Core, spec: LimitSpec, key: str, cost: int, timeout: float | None) -> Decision:
+    """Reserve the earliest time at which the limit allows the cost, and sleep until then. Cancellation refunds the
+    reservation.
+    """
     if spec.wire is not None:
         raise spec.wire.refuse("wait")
     core.check_open()
@@ -99,11 +101,14 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
     patience = 0 if timeout == 0 else to_micros(validation.LONGEST_DURATION if timeout is None else timeout)
     command = Hit(deadline(core.engine), spec.algorithm_id, spec.rules, cost, patience)
     decided: list[tuple[Reply, str]] = []
+    caller = core.identity.new_id()
 
     async def reserve() -> None:
         decided.append(await _decide(core, fallback, spec, record, command))
 
+    core.callers.add(caller)
     try:
+        core.check_open()
         await core.port.shield(reserve())
         reply, by = decided[0]
         decision = _decision(spec, key, reply, by, fallback)
@@ -112,54 +117,36 @@ async def wait(core: Core, spec: Spec, key: str, cost: int, timeout: float | Non
             raise RateLimited(decision, name=spec.name)
         if type(reply) is Admitted and reply.delay:
             core.telemetry.emit("limit.waiting", name=spec.name, key=key, seconds=reply.delay / 1_000_000)
-            await _sleep(core, reply.delay / 1_000_000)
+            await core.park(core.port.latch(), reply.delay / 1_000_000)
     except BaseException:
-        if decided and type(taken := decided[0][0]) is Admitted and decided[0][1] != "allow":  # nothing to refund
+        # Refund what was charged. If the policy "allow" decided instead of the engine, nothing was charged.
+        if decided and type(taken := decided[0][0]) is Admitted and decided[0][1] != "allow":
             await core.port.shield(_refund_quietly(core, spec, record, cost, taken.at), CLEANUP_GRACE)
         raise
+    finally:
+        core.callers.discard(caller)
     core.telemetry.counts["limit.allowed"] += 1
     return decision
 
 
-class Sleeper:
-    """Wakes a sleeping `wait` when the Backstay closes."""
-
-    def __init__(self, latch: Latch) -> None:
-        self._latch = latch
-
-    def wake(self) -> None:
-        self._latch.set()
-
-
-async def _sleep(core: Core, seconds: float) -> None:
-    latch = core.port.latch()
-    sleeper = Sleeper(latch)
-    core.wakeables.add(sleeper)
-    try:
-        await core.port.park(latch, seconds)
-    finally:
-        core.wakeables.discard(sleeper)
-    core.check_open()
-
-
-async def _refund_quietly(core: Core, spec: Spec, record: str, cost: int, at: Micros) -> None:
-    with suppress(BackstayError):  # the reservation expires by itself
+async def _refund_quietly(core: Core, spec: LimitSpec, record: str, cost: int, at: Micros) -> None:
+    with suppress(BackstayError):  # a reservation that is not refunded expires by itself
         await _refund(core, spec, record, cost, at)
 
 
-async def refund(core: Core, spec: Spec, key: str, cost: int) -> None:
-    """Refund a cost that was not used. Raises OutcomeUnknown when the engine may or may not have received it."""
+async def refund(core: Core, spec: LimitSpec, key: str, cost: int) -> None:
+    """Refund a cost that was not used. Raises OutcomeUnknown when it is unknown whether the engine refunded it."""
     if spec.wire is not None:
         raise spec.wire.refuse("refund")
     core.check_open()
     await _refund(core, spec, spec.record(key), validation.check_count(cost, "cost"), 0)
 
 
-async def _refund(core: Core, spec: Spec, record: str, cost: int, at: Micros) -> None:
+async def _refund(core: Core, spec: LimitSpec, record: str, cost: int, at: Micros) -> None:
     fallback = core.services.get(LOCAL_FALLBACK)
     fallback.drop_denial(record)
     command = Refund(deadline(core.engine), spec.algorithm_id, spec.rules, cost, at)
-    if fallback.is_away and record in fallback.locals:
+    if fallback.is_unavailable and record in fallback.locals:
         fallback.decide(spec, record, command, core.engine.now())
         return
     while True:
@@ -172,13 +159,15 @@ async def _refund(core: Core, spec: Spec, record: str, cost: int, at: Micros) ->
         command = replace(command, not_after=reply.now + COMMAND_LIFE_MICROS)
 
 
-async def reset_limit(core: Core, spec: Spec, key: str) -> None:
+async def reset_limit(core: Core, spec: LimitSpec, key: str) -> None:
     """Set the count of a key to zero, in Backstay's record or, with `wire="n8n"`, in n8n's."""
     await (reset(core, spec.record(key)) if spec.wire is None else spec.wire.reset(core, spec, key))
 
 
 async def reset(core: Core, record: str) -> None:
-    """Delete one record on the engine and in the local fallback."""
+    """Delete the record of one key on the engine, and what this process counted for the key while the engine was
+    unavailable (LocalFallback).
+    """
     core.check_open()
     fallback = core.services.get(LOCAL_FALLBACK)
     fallback.drop_denial(record)
@@ -188,18 +177,25 @@ async def reset(core: Core, record: str) -> None:
     )
 
 
-async def _decide(core: Core, fallback: LocalFallback, spec: Spec, record: str, command: Command) -> tuple[Reply, str]:
-    """Return the reply and its source: the engine or, while the engine is unavailable, the policy."""
-    # With local records the keeper probes the engine, because it must reconcile them first.
-    if not fallback.is_away or (not fallback.locals and fallback.may_probe() and await _is_back(core, fallback)):
-        began, again = steady(), True
+async def _decide(
+    core: Core, fallback: LocalFallback, spec: LimitSpec, record: str, command: Command
+) -> tuple[Reply, str]:
+    """Return the reply to the command, and who decided it: "engine", or the policy ("deny", "allow" or "local") while
+    the engine is unavailable.
+    """
+    # While there are local records, no caller probes the engine: the keeper does, and charges the engine with the local
+    # records before the engine decides again.
+    if not fallback.is_unavailable or (
+        not fallback.locals and fallback.may_probe() and await _probe_engine(core, fallback)
+    ):
+        began, may_resend = steady(), True
         while True:
             try:
                 reply: Reply = await core.port.apply(Apply(LIMIT, record, command))
-            except AWAY as error:
+            except UNAVAILABLE_ERRORS as error:
                 quick = steady() - began < QUICK_FAILURE and not isinstance(error, EngineRefused)
-                if again and quick:
-                    again = False
+                if may_resend and quick:
+                    may_resend = False
                     core.telemetry.emit("engine.resend", what=f"limit {record}")
                     continue
                 fallback.mark_unavailable(error)
@@ -216,21 +212,21 @@ async def _decide(core: Core, fallback: LocalFallback, spec: Spec, record: str, 
     return reply, spec.on_unavailable
 
 
-async def _is_back(core: Core, fallback: LocalFallback) -> bool:
-    """Probe the engine. If it replies, it decides again from now on."""
+async def _probe_engine(core: Core, fallback: LocalFallback) -> bool:
+    """Send a Ping to the engine. Returns True if it replied: from then on the engine decides, no longer the policy."""
     try:
         core.engine.correct_clock(await core.port.apply(Ping()))
-    except AWAY as error:
+    except UNAVAILABLE_ERRORS as error:
         fallback.last_error = str(error)
         return False
     finally:
         fallback.probe_later()
-    fallback.is_away = False
-    core.telemetry.emit("limit.back", handed_over=0)
+    fallback.is_unavailable = False
+    core.telemetry.emit("limit.recovered", reconciled=0)
     return True
 
 
-def _decision(spec: Spec, key: str, reply: Reply, by: str, fallback: LocalFallback) -> Decision:
+def _decision(spec: LimitSpec, key: str, reply: Reply, by: str, fallback: LocalFallback) -> Decision:
     if type(reply) is Admitted:
         retry = 0.0
     elif type(reply) is Denied:

@@ -1,8 +1,8 @@
 """Local decisions of one process: a cache of denials, and the policy while the engine is unavailable.
 
 A denial includes the time at which the same hit would be admitted. Until then a repeated hit is denied from the cache,
-so abuse costs one dict lookup. A refund or reset by another process may free the key earlier, so a cached denial is
-valid for one second at most.
+so a client that keeps hitting a full limit costs one dict lookup per hit. A refund or reset by another process may free
+the key earlier, so a cached denial is valid for one second at most.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from backstay.engine.base import Apply, Command, Micros, steady
 from backstay.errors import Decision
 from backstay.limit.algorithms import Rule
 from backstay.limit.machine import LIMIT, Admitted, Charge, Denied, LimitState, Reply, step
-from backstay.limit.spec import Spec
-from backstay.runtime.flows import COMMAND_LIFE_MICROS
+from backstay.limit.spec import LimitSpec
+from backstay.runtime.lost_replies import COMMAND_LIFE_MICROS
 
 #: The longest time for which a denial is cached.
 DENIAL_CACHE_SECONDS = 1.0
-#: The most denials, and the most local records. Dropping a denial costs a request; dropping a record loses its count.
+#: The largest number of cached denials, and the largest number of local records. At the limit, they are dropped. A
+#: dropped denial costs one request to the engine; with a dropped local record, the hits counted in it are forgotten.
 MAX_RECORDS = 10_000
-#: Seconds after a failure before one caller probes the engine.
+#: Seconds after a failure until one caller probes the engine.
 PROBE_INTERVAL = 0.5
 PROBE_INTERVAL_MICROS = int(PROBE_INTERVAL * 1_000_000)
 
 
 class CachedDenial(NamedTuple):
-    """The engine's denial of `cost`, received at `since` and certain until `until` (steady clock)."""
+    """The engine's denial of a hit of `cost`, received at `since`. The engine would certainly repeat it until
+    `until`. Both times are on the steady clock.
+    """
 
     decision: Decision
     rules: tuple[Rule, ...]
@@ -37,9 +40,9 @@ class CachedDenial(NamedTuple):
 
 
 class LocalRecord(NamedTuple):
-    """The state of one key that only this process has, while the engine is unavailable."""
+    """The hits on one key of a limit that this process has counted by itself while the engine was unavailable."""
 
-    spec: Spec
+    spec: LimitSpec
     state: LimitState
     keep_until: Micros
 
@@ -49,7 +52,12 @@ class LocalRecord(NamedTuple):
 
 
 class PendingCharge(NamedTuple):
-    """A charge for what was admitted locally, up to the state `local`, and is not on the engine yet."""
+    """Hits that this process admitted while the engine was unavailable and that are still to be charged there.
+
+    record: the name of the limit's record for one key.
+    local: the local record when the charge was computed; hits that were admitted after that are not in the charge.
+    charge: the operation that charges the hits to the engine's record.
+    """
 
     record: str
     local: LocalRecord
@@ -62,12 +70,14 @@ class LocalFallback:
     def __init__(self) -> None:
         self.denials: dict[str, CachedDenial] = {}
         self.locals: dict[str, LocalRecord] = {}
-        #: The part of `locals` that the engine has been charged with.
+        #: By the record's name: the local record as it was when its hits were last charged to the engine. Only hits
+        #: that were admitted after that are still to be charged.
         self._charged: dict[str, LocalRecord] = {}
         self._lock = threading.Lock()
-        #: Held during a reconcile, so that only one keeper at a time charges the engine.
+        #: Held while pending charges are sent to the engine (reconcile.py). Several Backstays of this process may share
+        #: the engine, and only one of their keepers may send the charges.
         self.reconciling = threading.Lock()
-        self.is_away = False
+        self.is_unavailable = False
         self.last_error = ""
         #: When the next caller may probe the engine (steady clock).
         self._probe_at = 0.0
@@ -75,9 +85,11 @@ class LocalFallback:
     # ── denials ──
 
     def cached_decision(self, denial: CachedDenial, record: str, rules: tuple[Rule, ...], cost: int) -> Decision | None:
-        """Return the denial again if the engine would certainly repeat it, for the same rules and the same cost."""
-        d, asked, of, since, until = denial
-        if cost != of or (asked is not rules and asked != rules):
+        """Return the cached denial if it is for the same rules and cost and the engine would certainly repeat it; else
+        None.
+        """
+        d, denied_rules, denied_cost, since, until = denial
+        if cost != denied_cost or (denied_rules is not rules and denied_rules != rules):
             return None
         now = steady()
         if now >= until:
@@ -98,8 +110,9 @@ class LocalFallback:
         )
 
     def cache_denial(self, record: str, rules: tuple[Rule, ...], cost: int, decision: Decision, sent: float) -> None:
-        """Cache a denial. The engine decided between `sent` and now: the cached denial ends `retry_after` after `sent`,
-        so it is never too long, and `retry_after` counts from now, so a retry is never too early.
+        """Cache a denial. The engine decided at some time between `sent` and now. The cache entry ends `retry_after`
+        seconds after `sent`, so it never outlasts the denial; callers count `retry_after` from now, so they never retry
+        too early.
         """
         if len(self.denials) >= MAX_RECORDS:
             self.denials.clear()
@@ -113,12 +126,14 @@ class LocalFallback:
     # ── while the engine is unavailable ──
 
     def mark_unavailable(self, error: Exception) -> None:
-        self.is_away = True
+        self.is_unavailable = True
         self.last_error = str(error)
         self._probe_at = steady() + PROBE_INTERVAL
 
     def may_probe(self) -> bool:
-        """Return True for one caller per interval. That caller must probe and then call `probe_later`."""
+        """Return True to only one caller per PROBE_INTERVAL. That caller must probe the engine and then call
+        `probe_later`.
+        """
         with self._lock:
             if steady() < self._probe_at:
                 return False
@@ -128,8 +143,10 @@ class LocalFallback:
     def probe_later(self) -> None:
         self._probe_at = steady() + PROBE_INTERVAL
 
-    def decide(self, spec: Spec, record: str, command: Command, now: Micros) -> Reply:
-        """Decide by the policy instead of the engine."""
+    def decide(self, spec: LimitSpec, record: str, command: Command, now: Micros) -> Reply:
+        """Answer a command in place of the unavailable engine, as the limit's `on_unavailable` says: allow it, deny it,
+        or count in this process ("local").
+        """
         rule = spec.rules[0]
         if spec.on_unavailable == "allow":
             return Admitted(now, 0, 0, rule.burst, 0, 0)
@@ -166,7 +183,9 @@ class LocalFallback:
     # ── when the engine is available again ──
 
     def pending_charges(self, now: Micros) -> list[PendingCharge]:
-        """Return the charges that the engine does not have yet. The local records stay valid until `resume_engine`."""
+        """Return the locally admitted hits that are not charged to the engine yet. This process still decides locally
+        until `resume_engine` is called.
+        """
         with self._lock:
             return self._pending_charges(now)
 
@@ -189,9 +208,11 @@ class LocalFallback:
                 self._charged[record] = local
 
     def resume_engine(self, now: Micros) -> list[PendingCharge]:
-        """Let the engine decide from now on. Return the charges for what was admitted since the last round."""
+        """Let the engine decide from now on, and drop the local records. Returns the hits that are not charged to the
+        engine yet: some may have been admitted locally since the last call of `pending_charges`.
+        """
         with self._lock:
             rest = self._pending_charges(now)
             self.locals, self._charged = {}, {}
-            self.is_away = False
+            self.is_unavailable = False
             return rest

@@ -2,8 +2,8 @@
 
 A limit has one or more rates. A hit is charged to all of them at one time, or to none. That time is the latest of the
 times at which each rate has room for the cost (`algorithms.py`). If it is now, the hit is admitted. If it is later but
-within the caller's `wait`, the hit is reserved for then and the caller sleeps. Otherwise the hit is denied and changes
-nothing.
+within the caller's `wait`, the hit is reserved for that time and the caller sleeps until then. Otherwise the hit is
+denied and changes nothing.
 
 All callers of one record use the same algorithm and the same windows, because these are part of its name. The limits
 may differ between callers: each command carries its own. Times are µs of the engine's clock. `lua/*.lua` implement the
@@ -25,14 +25,18 @@ VERSION = 1
 
 
 class LimitState(Record, frozen=True, array_like=True):
-    """The state of one key: a mark for each rate. `seen`: the time of the last change."""
+    """The state of one key. `marks`: for each rate, how much of it is used (`algorithms.py`). `seen`: the time of the
+    last change.
+    """
 
     seen: Micros
     marks: tuple[Mark, ...]
 
 
 class Hit(Command, frozen=True, array_like=True):
-    """Charge `cost`, now or within `wait` µs. Not idempotent: a second copy charges again, which only admits less."""
+    """Charge `cost` now, or reserve it for a time within the next `wait` µs. Not idempotent, but safe: a second copy
+    charges again, so the limit only admits less.
+    """
 
     algorithm_id: int
     rules: tuple[Rule, ...]
@@ -49,7 +53,9 @@ class Peek(Command, frozen=True, array_like=True):
 
 
 class Charge(Command, frozen=True, array_like=True):
-    """Charge what was admitted elsewhere: one cost for each rate, whether there is room or not."""
+    """Charge hits that a process admitted while the engine was unavailable. `costs`: the cost for each rate, which is
+    charged even above the limit.
+    """
 
     algorithm_id: int
     rules: tuple[Rule, ...]
@@ -57,7 +63,9 @@ class Charge(Command, frozen=True, array_like=True):
 
 
 class Refund(Command, frozen=True, array_like=True):
-    """Refund `cost`: what was reserved for `at`, or (0) any. Not idempotent: a second copy would refund too much."""
+    """Refund `cost`: the reservation for the time `at` or, with `at` 0, a cost that was charged just now. Not
+    idempotent: a second copy would refund too much.
+    """
 
     algorithm_id: int
     rules: tuple[Rule, ...]
@@ -70,7 +78,9 @@ class Reset(Command, frozen=True, array_like=True):
 
 
 class Admitted(Struct, frozen=True, array_like=True, tag="admitted", gc=False):
-    """The cost is charged at `at`, `delay` µs from now. The other fields describe the rate with the least remaining."""
+    """The cost is charged at the time `at`, `delay` µs from now. The other fields describe the rate with the least
+    remaining.
+    """
 
     at: Micros
     rate: int
@@ -81,7 +91,7 @@ class Admitted(Struct, frozen=True, array_like=True, tag="admitted", gc=False):
 
 
 class Denied(Struct, frozen=True, array_like=True, tag="denied", gc=False):
-    """Nothing is charged. The other fields describe the rate that has room last, in `retry` µs."""
+    """Nothing is charged. The fields describe the rate that blocks longest: it has room again in `retry` µs."""
 
     at: Micros
     rate: int
@@ -110,13 +120,15 @@ def step(state: LimitState | None, command: Command, now: Micros) -> Transition[
             free = [mark.free_at(rule, cost, now) for mark, rule in zip(marks, rules, strict=True)]
             at = max(free)
             if at - now > wait:
-                return Transition(state, _denied(marks, rules, free, now), write=False)
+                return Transition(state, _build_denied(marks, rules, free, now), write=False)
             marks = [mark.charge(rule, cost, at) for mark, rule in zip(marks, rules, strict=True)]
-            return _write(rules, marks, _admitted(marks, rules, at, now), now)
+            return _write(rules, marks, _build_admitted(marks, rules, at, now), now)
         case Peek(algorithm_id=algorithm_id, rules=rules, cost=cost):
             marks = _advance(state, algorithm_id, rules, now)
             free = [mark.free_at(rule, cost, now) for mark, rule in zip(marks, rules, strict=True)]
-            reply = _denied(marks, rules, free, now) if max(free) > now else _admitted(marks, rules, now, now)
+            reply = (
+                _build_denied(marks, rules, free, now) if max(free) > now else _build_admitted(marks, rules, now, now)
+            )
             return Transition(state, reply, write=False)
         case Charge(algorithm_id=algorithm_id, rules=rules, costs=costs):
             marks = _advance(state, algorithm_id, rules, now)
@@ -135,7 +147,9 @@ def step(state: LimitState | None, command: Command, now: Micros) -> Transition[
 
 
 def _advance(state: LimitState | None, algorithm_id: int, rules: Sequence[Rule], now: Micros) -> list[Mark]:
-    """Return the marks at `now`, without what has expired. Raises CorruptRecord if they do not match the rules."""
+    """Return the marks at `now`, without what has expired. Raises CorruptRecord if the record's marks do not belong to
+    this algorithm and these rates (`rules`).
+    """
     kind = ALGORITHM_TYPES[algorithm_id]
     if state is None:
         return [kind.fresh(rule, now) for rule in rules]
@@ -144,7 +158,7 @@ def _advance(state: LimitState | None, algorithm_id: int, rules: Sequence[Rule],
     return [mark.advance(rule, now) for mark, rule in zip(state.marks, rules, strict=True)]
 
 
-def _denied(marks: list[Mark], rules: Sequence[Rule], free: list[Micros], now: Micros) -> Denied:
+def _build_denied(marks: list[Mark], rules: Sequence[Rule], free: list[Micros], now: Micros) -> Denied:
     rate = free.index(max(free))
     mark, rule = marks[rate], rules[rate]
     used = mark.used(rule, now)
@@ -152,7 +166,7 @@ def _denied(marks: list[Mark], rules: Sequence[Rule], free: list[Micros], now: M
     return Denied(now, rate, used, max(0, rule.burst - used), reset, free[rate] - now)
 
 
-def _admitted(marks: list[Mark], rules: Sequence[Rule], at: Micros, now: Micros) -> Admitted:
+def _build_admitted(marks: list[Mark], rules: Sequence[Rule], at: Micros, now: Micros) -> Admitted:
     used = [mark.used(rule, now) for mark, rule in zip(marks, rules, strict=True)]
     left = [max(0, rule.burst - count) for rule, count in zip(rules, used, strict=True)]
     rate = left.index(min(left))
@@ -161,7 +175,9 @@ def _admitted(marks: list[Mark], rules: Sequence[Rule], at: Micros, now: Micros)
 
 
 def _write(rules: Sequence[Rule], marks: list[Mark], reply: Reply, now: Micros) -> Transition[LimitState]:
-    """Store the marks until `keep_until`: from then on an absent record gives the same replies."""
+    """Store the marks until the last of them has no effect any more (`keep_until`). After that the record may be
+    deleted: a missing record gives the same replies.
+    """
     keep_until = max(mark.ends(rule) for mark, rule in zip(marks, rules, strict=True))
     if keep_until <= now:
         return Transition(None, reply)

@@ -12,7 +12,7 @@ from backstay.limit.api import Limit, Limits
 from backstay.limit.blocking import Limit as BlockingLimit
 from backstay.limit.blocking import Limits as BlockingLimits
 from backstay.limit.options import ALL, BaseLimit, name_of
-from backstay.limit.spec import ALGORITHM, Spec, WiredSpec, spec
+from backstay.limit.spec import ALGORITHM, LimitSpec, WiredSpec, spec
 from backstay.policy import OnUnavailable
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration, KeyTemplate, Wire
@@ -25,7 +25,7 @@ class BaseLimitsMixin(Generic[LimitT]):
     """`stay.limit` of both APIs."""
 
     _core: Core
-    _limit_type: Callable[[Core, Spec], LimitT]
+    _limit_type: Callable[[Core, LimitSpec], LimitT]
     #: Builds the options of a limit over a wire. The assembly supplies it.
     _wired_spec: WiredSpec
 
@@ -40,10 +40,13 @@ class BaseLimitsMixin(Generic[LimitT]):
     ) -> LimitT:
         """Return a rate limit: `stay.limit("api", "10/second", "1000/hour")`. A hit is charged to all rates or to none.
 
-        algorithm: "sliding" (exact), "fixed", "sliding-counter", "token-bucket" or "gcra". burst: for the last two, the
-        most at once (default: the limit). on_unavailable: "deny", "allow" or "local" while the engine is unavailable
-        (default: the policy's). wire: "n8n" shares the count with n8n's rate_limit_check (Redis only): one rate, fixed
-        windows, denied hits count too; the key of a hit is n8n's scope (default: the limit's name); no wait, no refund.
+        algorithm: "sliding" (exact, the default), "fixed", "sliding-counter", "token-bucket" or "gcra".
+        burst: For "token-bucket" and "gcra": the most hits at once. Default: the limit.
+        on_unavailable: What happens to hits while the engine is unavailable: "deny", "allow", or "local" (this process
+            counts them alone). Default: `limit_on_unavailable` of the policy.
+        wire: "n8n" shares the count with n8n's rate_limit_check (Redis only). Then the limit has one rate and fixed
+            windows, without `wait` and `refund`. Denied hits count, too. The key of a hit is n8n's scope; its default
+            is the limit's name.
         """
         core = self._core
         if wire != "backstay":
@@ -63,7 +66,9 @@ class BaseLimitsMixin(Generic[LimitT]):
         on_unavailable: OnUnavailable | None,
         wire: Wire,
     ) -> LimitT:
-        """Return the limit of a decorated function. Raises ConfigError when it can never admit `cost`."""
+        """Build the limit of a function that is decorated with `limited`. Raises ConfigError if a single call, which
+        charges `cost`, exceeds the limit.
+        """
         limit = self.limit(
             name or name_of(function),
             *rates,
@@ -100,9 +105,14 @@ class LimitsMixin(BaseLimitsMixin[Limit]):
     ) -> Callable[[F], F]:
         """Limit the calls of a function, async or not: `@stay.limited("100/minute", key="{user_id}")`.
 
-        A call over the limit raises RateLimited, at once or (wait: seconds) when its slot is further away than that.
-        key: a template filled from the arguments; without one all calls share a count. name: the limit's name (default:
-        the function's).
+        A call over the limit raises RateLimited.
+
+        key: A format string over the function's arguments. Without it, all calls share one count.
+        name: The name of the limit. Default: the function's name.
+        cost: How much each call charges. Default 1.
+        wait: Seconds that a call over the limit may sleep until it is admitted. A call that would have to sleep longer
+            raises at once. Default: every call over the limit raises.
+        algorithm, burst, on_unavailable, wire: As in `limit`.
         """
 
         def decorate(function: F) -> F:
@@ -168,9 +178,14 @@ class BlockingLimitsMixin(BaseLimitsMixin[BlockingLimit]):
     ) -> Callable[[F], F]:
         """Limit the calls of a function: `@stay.limited("100/minute", key="{user_id}")`.
 
-        A call over the limit raises RateLimited, at once or (wait: seconds) when its slot is further away than that.
-        key: a template filled from the arguments; without one all calls share a count. name: the limit's name (default:
-        the function's).
+        A call over the limit raises RateLimited.
+
+        key: A format string over the function's arguments. Without it, all calls share one count.
+        name: The name of the limit. Default: the function's name.
+        cost: How much each call charges. Default 1.
+        wait: Seconds that a call over the limit may sleep until it is admitted. A call that would have to sleep longer
+            raises at once. Default: every call over the limit raises.
+        algorithm, burst, on_unavailable, wire: As in `limit`.
         """
 
         def decorate(function: F) -> F:

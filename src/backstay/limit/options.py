@@ -1,11 +1,11 @@
-"""The parts of a rate limit that both APIs share."""
+"""The code of a rate limit's handle that the async and the blocking API share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from backstay.limit.spec import Spec
+from backstay.limit.spec import LimitSpec
 from backstay.runtime import validation
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Duration
@@ -15,11 +15,11 @@ ALL = "all"
 
 
 class BaseLimit:
-    """A handle to one named limit; base of both APIs. It holds no state on the engine, so it is cheap to create."""
+    """A handle to one named limit; base of the async and the blocking class. Creating one sends no request."""
 
     __slots__ = ("_core", "spec")
 
-    def __init__(self, core: Core, spec: Spec) -> None:
+    def __init__(self, core: Core, spec: LimitSpec) -> None:
         self._core = core
         self.spec = spec
 
@@ -28,7 +28,9 @@ class BaseLimit:
         return self.spec.name
 
     def _key(self, key: str | None) -> str:
-        """Return the key, or the default: over a wire the limit's name, else "", which validation rejects."""
+        """Return the key that a caller gave. If it gave none: for a limit with a `wire` the limit's name, otherwise "",
+        which validation rejects.
+        """
         return key if key is not None else self.spec.name if self.spec.wire is not None else ""
 
     def __repr__(self) -> str:

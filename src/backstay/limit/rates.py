@@ -10,11 +10,13 @@ from backstay.runtime.rate import EXAMPLES as EXAMPLES  # noqa: PLC0414 - offere
 from backstay.runtime.rate import Rate as Rate  # noqa: PLC0414 - the same
 from backstay.runtime.rate import parse as parse  # noqa: PLC0414 - the same
 
-#: The most rates of one limit; more are a mistake of the caller.
+#: The largest number of rates of one limit. More are most likely a mistake.
 MOST_RATES = 8
-#: The most hits in the sliding log of one key.
+#: The largest number of hits in the sliding log of one key.
 LONGEST_LOG = 10_000
-#: The largest product of limit and window, so that Lua's doubles hold it exactly, with some margin.
+#: The largest product of two numbers of a rate. For a sliding counter these are limit and window. For a token bucket
+#: they are the price of a hit (`Rule.price`) and the larger one of limit and burst. The Lua scripts compute with
+#: doubles, which hold whole numbers exactly only up to 2**53.
 LARGEST_PRODUCT = 2**51
 
 BUCKET = 2

@@ -1,7 +1,8 @@
 """Reconcile after an outage: charge the engine with what this process admitted while the engine was unavailable.
 
-The keeper runs it in the background. Until the engine has all charges, this process keeps deciding locally, so that no
-hit is lost in between. A charge whose reply was lost is sent again: charging twice is safer than not at all.
+The keeper runs it in the background. Until the engine has all charges, this process keeps deciding locally, so that
+every admitted hit is charged. A charge whose reply was lost is sent again: charging a hit twice is safer than not
+charging it.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from backstay.errors import EngineError, EngineRefused, EngineUnavailable, Outco
 from backstay.limit.local_fallback import LocalFallback, PendingCharge
 from backstay.runtime.core import Core
 
-#: The errors after which the policy decides instead of the engine. CorruptRecord is not one: the policy would hide it.
-AWAY = (EngineUnavailable, OutcomeUnknown, EngineRefused)
-#: Records charged in one round trip.
+#: The errors after which the policy decides instead of the engine. CorruptRecord is not among them, because it must be
+#: reported to the caller.
+UNAVAILABLE_ERRORS = (EngineUnavailable, OutcomeUnknown, EngineRefused)
+#: How many records are charged in one round trip.
 CHUNK = 1000
-#: How often to charge what was admitted during the previous round. The keeper sends the rest asynchronously.
+#: The most rounds of charging. During a round, this process may admit further hits, which the next round charges. After
+#: the last round the engine decides again, and the keeper sends the charges that are left (`Keeper.send_later`).
 ROUNDS = 5
-#: Seconds for which the keeper retries that rest.
+#: Seconds for which the keeper retries the charges that are left after the last round.
 CHARGE_SECONDS = 60.0
 
 
 def reconcile(core: Core, fallback: LocalFallback, timeout: float) -> bool:
-    """Make one attempt. True: the engine has all charges and decides from now on."""
+    """Try once to charge the engine with all local records. Returns True if the engine has all charges and decides from
+    now on.
+    """
     if not fallback.reconciling.acquire(blocking=False):
-        return False  # the keeper of another Backstay over this engine is reconciling
+        return False  # the keeper of another Backstay on this engine is reconciling
     try:
         return _attempt(core, fallback, timeout)
     finally:
@@ -49,22 +54,22 @@ def _attempt(core: Core, fallback: LocalFallback, timeout: float) -> bool:
             break
     for one in fallback.resume_engine(engine.now()):
         core.keeper.send_later(one.charge, steady() + CHARGE_SECONDS)
-    core.telemetry.emit("limit.back", handed_over=records)
+    core.telemetry.emit("limit.recovered", reconciled=records)
     return True
 
 
 def _send_charges(core: Core, fallback: LocalFallback, pending: list[PendingCharge], timeout: float) -> bool:
-    away: BaseException | None = None
-    answers = core.engine.apply_many([one.charge for one in pending], timeout)
-    for one, answer in zip(pending, answers, strict=True):
-        if isinstance(answer, AWAY):
-            away = answer
-        elif isinstance(answer, Expired):
-            core.engine.correct_clock(answer.now)  # the next round sends this charge again
+    failure: BaseException | None = None
+    replies = core.engine.apply_many([one.charge for one in pending], timeout)
+    for one, reply in zip(pending, replies, strict=True):
+        if isinstance(reply, UNAVAILABLE_ERRORS):
+            failure = reply
+        elif isinstance(reply, Expired):
+            core.engine.correct_clock(reply.now)  # this charge stays pending, and the next round sends it again
         else:
-            if isinstance(answer, EngineError):  # a damaged record: the next hit on it raises CorruptRecord
-                core.telemetry.emit("limit.untold", record=one.record, error=type(answer).__name__)
+            if isinstance(reply, EngineError):  # a damaged record: the next hit on it raises CorruptRecord
+                core.telemetry.emit("limit.charge_dropped", record=one.record, error=type(reply).__name__)
             fallback.mark_charged(one.record, one.local)
-    if away is not None:
-        fallback.last_error = str(away)
-    return away is None
+    if failure is not None:
+        fallback.last_error = str(failure)
+    return failure is None

@@ -19,8 +19,8 @@ from backstay.runtime.validation import Wire
 ALGORITHM = "sliding"
 
 
-class Spec(Struct, frozen=True, gc=False):
-    """The validated options of a limit. `prefix` plus a key is the name of a record."""
+class LimitSpec(Struct, frozen=True, gc=False):
+    """The validated options of a limit. The limit has one record per key, whose name is `prefix` plus the key."""
 
     name: str
     algorithm: str
@@ -29,46 +29,50 @@ class Spec(Struct, frozen=True, gc=False):
     rules: tuple[Rule, ...]
     prefix: str
     on_unavailable: OnUnavailable
-    #: The largest cost that can ever be admitted.
-    most: int
-    #: Counts in another program's keys; None: in Backstay's own records.
+    #: The largest cost of one hit that can ever be admitted.
+    max_cost: int
+    #: The wire that counts in another program's keys (`wire="n8n"`); None: the limit counts in Backstay's own records.
     wire: LimitWire | None = None
 
     def record(self, key: str) -> str:
         return self.prefix + validation.check_name(key, "key")
 
     def cost(self, cost: int) -> int:
-        if type(cost) is int and 0 < cost <= self.most:
+        if type(cost) is int and 0 < cost <= self.max_cost:
             return cost
         validation.check_count(cost, "cost")
-        raise ConfigError(f"cost={cost} can never be admitted: {self.name!r} admits at most {self.most} at once")
+        raise ConfigError(f"cost={cost} can never be admitted: {self.name!r} admits at most {self.max_cost} at once")
 
 
 class LimitWire(Protocol):
-    """Counts a limit in another program's keys. `backstay.interop` implements it."""
+    """Counts a limit in the Redis keys of another program, such as n8n. `backstay.interop` implements it."""
 
-    async def hit(self, core: Core, spec: Spec, key: str, cost: int, /) -> Decision: ...
-    async def peek(self, core: Core, spec: Spec, key: str, cost: int, /) -> Decision: ...
-    async def reset(self, core: Core, spec: Spec, key: str, /) -> None: ...
+    async def hit(self, core: Core, spec: LimitSpec, key: str, cost: int, /) -> Decision: ...
+    async def peek(self, core: Core, spec: LimitSpec, key: str, cost: int, /) -> Decision: ...
+    async def reset(self, core: Core, spec: LimitSpec, key: str, /) -> None: ...
     def refuse(self, what: str, /) -> ConfigError:
-        """Return the error for an operation that the wire does not have: wait and refund."""
+        """Return the error to raise when `wait` or `refund` (`what`) is called: a wire does not support them."""
         ...
 
 
-#: Returns the Spec of a limit over a wire, from its name, rates, algorithm, burst and on_unavailable. Raises
+#: Returns the LimitSpec of a limit over a wire, from its name, rates, algorithm, burst and on_unavailable. Raises
 #: ConfigError for an unknown wire and for one that the engine does not support.
-WiredSpec = Callable[[Core, Wire, str, tuple[str, ...], str, int | None, OnUnavailable | None], Spec]
+WiredSpec = Callable[[Core, Wire, str, tuple[str, ...], str, int | None, OnUnavailable | None], LimitSpec]
 
 
-def spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, on_unavailable: OnUnavailable) -> Spec:
+def spec(
+    name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, on_unavailable: OnUnavailable
+) -> LimitSpec:
     """Validate the options. The result is cached, because programs request the same few limits again and again."""
     try:
-        return _known(name, rates, algorithm, burst, on_unavailable)
-    except TypeError:  # an unhashable option: validate without the cache, for an error that names the option
+        return _cached_spec(name, rates, algorithm, burst, on_unavailable)
+    except TypeError:  # an unhashable option cannot be cached: validate it, so that the error names the option
         return _spec(name, rates, algorithm, burst, on_unavailable)
 
 
-def _spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, on_unavailable: OnUnavailable) -> Spec:
+def _spec(
+    name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, on_unavailable: OnUnavailable
+) -> LimitSpec:
     validation.check_name(name)
     if algorithm not in tuple(ALGORITHMS):
         raise ConfigError(f"algorithm is one of {', '.join(sorted(ALGORITHMS))}; got {algorithm!r}")
@@ -86,10 +90,10 @@ def _spec(name: str, rates: tuple[str, ...], algorithm: str, burst: int | None, 
     algorithm_id = ALGORITHMS[algorithm]
     rules = tuple(rule(rate, algorithm, burst) for rate in parsed)
     prefix = f"{quote(name)}:{LETTERS[algorithm]}{'+'.join(f'{rate.window / 1000:.12g}' for rate in parsed)}:"
-    return Spec(name, algorithm, parsed, algorithm_id, rules, prefix, on_unavailable, min(r.burst for r in rules))
+    return LimitSpec(name, algorithm, parsed, algorithm_id, rules, prefix, on_unavailable, min(r.burst for r in rules))
 
 
-_known = lru_cache(maxsize=1024, typed=True)(_spec)
+_cached_spec = lru_cache(maxsize=1024, typed=True)(_spec)
 
 
 class RecordName(NamedTuple):
@@ -102,12 +106,14 @@ class RecordName(NamedTuple):
 
 
 def quote(name: str) -> str:
-    """Escape a limit's name, so that the first colon of a record's name ends it and two names never collide."""
+    """Escape the colons in a limit's name: in a record's name, the first colon ends the limit's name. So two limits
+    never share a record.
+    """
     return name.replace("%", "%25").replace(":", "%3A")
 
 
 def parse_record_name(record: str) -> RecordName | None:
-    """Split a record's name into its parts. None: it is not the name of a limit's record."""
+    """Split a record's name into its parts. Returns None if it is not the name of a limit's record."""
     name, _, rest = record.partition(":")
     tag, _, key = rest.partition(":")
     algorithm = next((algorithm for algorithm, letter in LETTERS.items() if tag.startswith(letter)), "")

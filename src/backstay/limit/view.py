@@ -24,7 +24,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class RateUse:
-    """The `count` of `limit` in `window` seconds, and the seconds until it is zero again."""
+    """One rate of a limit: `count` of `limit` are in use in `window` seconds. `reset_after`: seconds until the count is
+    zero.
+    """
 
     rate: str
     limit: int

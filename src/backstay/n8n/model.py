@@ -1,7 +1,7 @@
 """The n8n workflow model: a typed view of the JSON document that preserves order, unknown fields and layout.
 
-The parsed JSON is the only state; `Node` and `Edge` are views of it. Parts that no caller changes are written back byte
-for byte. Patches work on a `copy()`, so the original workflow stays unchanged.
+The parsed JSON is the only state; `N8nNode` and `Edge` are views of it. Unchanged parts are written back byte for byte.
+Patches work on a `copy()`, so the original workflow stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ STICKY_NOTE = f"{BASE}stickyNote"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A view of one node. `data` is the workflow's own dict, so change it only in a copy of the workflow."""
+class N8nNode:
+    """One node of a workflow. `data` is the node's dict inside `N8nWorkflow.data`, so a change of it changes the
+    workflow: make changes only in a copy of the workflow.
+    """
 
     data: dict[str, Any]
 
@@ -54,7 +56,9 @@ class Node:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The node's parameters. A node without any returns a detached dict, so write through `data`."""
+        """The node's parameters. A node without parameters gives a new dict that is not part of `data`, so change
+        parameters only through `data`.
+        """
         found = self.data.get("parameters")
         return found if is_mapping(found) else {}
 
@@ -97,10 +101,11 @@ class Edge:
 
 
 @dataclass(slots=True)
-class Workflow:
+class N8nWorkflow:
     """One workflow file. Unchanged data is written byte for byte as it was read.
 
-    `exact`: the layout reproduces the original text, so after a change the unchanged parts also keep their bytes.
+    `layout`: the indentation and separators of the JSON text. `exact`: writing the unchanged data with this layout
+    gives the original text. Then a changed workflow also keeps the bytes of its unchanged parts.
     """
 
     data: dict[str, Any]
@@ -109,12 +114,12 @@ class Workflow:
     source: str = ""
 
     @classmethod
-    def read(cls, path: Path) -> Workflow:
-        """Raise BadWorkflow when the file is not a workflow, and OSError when it cannot be read."""
+    def read(cls, path: Path) -> N8nWorkflow:
+        """Read a workflow file. Raise BadWorkflow when it is not a workflow, and OSError when it cannot be read."""
         return cls.parse(path.read_bytes(), source=path.name)
 
     @classmethod
-    def parse(cls, raw: bytes | str, *, source: str = "") -> Workflow:
+    def parse(cls, raw: bytes | str, *, source: str = "") -> N8nWorkflow:
         if len(raw) > LARGEST:
             raise BadWorkflow(f"the file is larger than {LARGEST // 1_000_000} MB", source=source)
         if isinstance(raw, bytes):
@@ -130,11 +135,13 @@ class Workflow:
         return self.layout.write(self.data)
 
     def check(self) -> None:
-        """Raise BadWorkflow when the data is not a valid workflow: code may have built or changed it since parsing."""
+        """Raise BadWorkflow when the data is not a valid workflow. Parsing checks this, too; call it after changes of
+        `data`.
+        """
         _check(self.data, self.source)
 
-    def copy(self) -> Workflow:
-        return Workflow(copy.deepcopy(self.data), self.layout, self.exact, self.source)
+    def copy(self) -> N8nWorkflow:
+        return N8nWorkflow(copy.deepcopy(self.data), self.layout, self.exact, self.source)
 
     # ── metadata ──
 
@@ -148,19 +155,21 @@ class Workflow:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The workflow's settings. A workflow without any returns a detached dict, so write through `data`."""
+        """The workflow's settings. A workflow without settings gives a new dict that is not part of `data`, so change
+        settings only through `data`.
+        """
         found = self.data.get("settings")
         return found if is_mapping(found) else {}
 
     @property
-    def nodes(self) -> list[Node]:
-        return [Node(node) for node in self.data["nodes"]]
+    def nodes(self) -> list[N8nNode]:
+        return [N8nNode(node) for node in self.data["nodes"]]
 
-    def find(self, name: str) -> Node | None:
+    def find(self, name: str) -> N8nNode | None:
         return next((node for node in self.nodes if node.name == name), None)
 
     @property
-    def triggers(self) -> list[Node]:
+    def triggers(self) -> list[N8nNode]:
         """The enabled trigger nodes, where executions start."""
         return [node for node in self.nodes if node.is_trigger and not node.disabled and not node.is_note]
 
@@ -190,11 +199,11 @@ class Workflow:
 
     # ── changes ──
 
-    def add(self, node: dict[str, Any]) -> Node:
+    def add(self, node: dict[str, Any]) -> N8nNode:
         if self.find(node["name"]) is not None:
             raise BadWorkflow(f"a node named {node['name']!r} already exists", source=self.source)
         self.data["nodes"].append(node)
-        return Node(node)
+        return N8nNode(node)
 
     def remove(self, name: str) -> None:
         """Remove a node and all its connections."""
@@ -203,7 +212,7 @@ class Workflow:
             self.disconnect(edge)
 
     def connect(self, edge: Edge) -> None:
-        """Append a connection to its output. Idempotent."""
+        """Append a connection to those of its source node's output. Does nothing if the connection exists."""
         if edge in self.leaving(edge.source):
             return
         outputs = self.connections.setdefault(edge.source, {}).setdefault(edge.kind, [])
@@ -213,7 +222,9 @@ class Workflow:
         outputs[edge.output].append({"node": edge.target, "type": edge.kind, "index": edge.input})
 
     def disconnect(self, edge: Edge) -> None:
-        """Remove a connection, then drop trailing empty outputs, and the source when it has no output left."""
+        """Remove a connection. Then drop the empty lists that this leaves in `connections`: trailing outputs without
+        connections, and the entry of a source node without outputs.
+        """
         kinds = self.connections.get(edge.source, {})
         outputs = kinds.get(edge.kind, [])
         if edge.output < len(outputs):
@@ -229,7 +240,9 @@ class Workflow:
 
 
 def _check(data: Any, source: str) -> None:
-    """Check the structure that this module relies on. `validate` checks what n8n makes of the rest."""
+    """Raise BadWorkflow unless the data has the structure that this module relies on: nodes with name and type, and
+    well-formed connections.
+    """
 
     def wrong(message: str) -> BadWorkflow:
         return BadWorkflow(message, source=source)

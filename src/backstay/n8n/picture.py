@@ -11,13 +11,13 @@ from html import escape
 
 from backstay.n8n.analysis.expressions import WORKFLOW_ID, iter_strings
 from backstay.n8n.analysis.lock_state import count_outputs
-from backstay.n8n.model import MAIN, Edge, Node, Workflow
+from backstay.n8n.model import MAIN, Edge, N8nNode, N8nWorkflow
 
 WIDTH, HEIGHT = 172, 52
 MARGIN = 24
 #: The smallest gap between two boxes.
 _GAP_X, _GAP_Y = 40, 34
-#: The distance between two parallel edges.
+#: The distance between two parallel segments of edges: vertical segments (x) and horizontal ones (y).
 _TRACK_X, _TRACK_Y = 5, 9
 #: The number of letters that fit into a box.
 _MAX_LETTERS = 23
@@ -52,7 +52,7 @@ Positions = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    node: Node
+    node: N8nNode
     x: float
     y: float
     outputs: int
@@ -65,7 +65,7 @@ class _Box:
         return self.x, self.y + HEIGHT * (number + 1) / (self.inputs + 1)
 
 
-def picture(workflow: Workflow, *, added: Collection[str] = (), title: str = "") -> str:
+def picture(workflow: N8nWorkflow, *, added: Collection[str] = (), title: str = "") -> str:
     """Return the SVG text. `added` names the nodes to highlight. Sticky notes are left out."""
     nodes = {node.name: node for node in workflow.nodes if not node.is_note}
     edges = [edge for edge in workflow.edges() if edge.source in nodes and edge.target in nodes]
@@ -88,7 +88,7 @@ def picture(workflow: Workflow, *, added: Collection[str] = (), title: str = "")
     )
 
 
-def _place_boxes(nodes: dict[str, Node], edges: list[Edge]) -> dict[str, _Box]:
+def _place_boxes(nodes: dict[str, N8nNode], edges: list[Edge]) -> dict[str, _Box]:
     places = {name: node.position for name, node in nodes.items()}
     places = _spread_apart(places) or _arrange_in_columns(list(nodes), edges)
     left = min((x for x, _ in places.values()), default=0)
@@ -109,7 +109,9 @@ def _place_boxes(nodes: dict[str, Node], edges: list[Edge]) -> dict[str, _Box]:
 
 
 def _spread_apart(places: Positions) -> Positions | None:
-    """Stretch the editor's positions until no boxes overlap; return None when no stretch is enough."""
+    """Scale the positions that the nodes have in n8n's editor until no boxes overlap. Return None when no scale is
+    enough.
+    """
     for stretch in (1, 1.25, 1.5, 2, 3):
         spread = {name: (x * stretch, y * (0.6 if stretch == 1 else stretch)) for name, (x, y) in places.items()}
         if not _overlaps(spread):
@@ -127,7 +129,9 @@ def _overlaps(places: Positions) -> bool:
 
 
 def _arrange_in_columns(names: list[str], edges: list[Edge]) -> Positions:
-    """Place nodes in columns by their longest path from the start, ignoring edges that lead back."""
+    """Place nodes in columns by the length of their longest path from a start node. Edges that close a loop are
+    ignored.
+    """
     column = dict.fromkeys(names, 0)
     order = {name: place for place, name in enumerate(names)}
     for _ in names:
@@ -157,7 +161,7 @@ def _draw_node(box: _Box, *, is_added: bool) -> str:
     )
 
 
-def _kind(node: Node) -> str:
+def _kind(node: N8nNode) -> str:
     """Return the node's kind, or for an Execute Workflow node the workflow that it calls."""
     if node.kind == "executeWorkflow":
         # The call may embed a small workflow (`workflowJson`) that calls the real one, so search all its strings.
@@ -171,8 +175,8 @@ def _truncate(text: str) -> str:
 
 
 def _detour(edge: Edge, boxes: dict[str, _Box]) -> float | None:
-    """Return the y coordinate at which an edge passes below the boxes that block it, or below both ends when it leads
-    back; None when it can run straight.
+    """Return the y coordinate of an edge's horizontal part: below the boxes in its way or, for an edge that leads back
+    to the left, below both its ends. None: the edge can run straight.
     """
     if edge.kind != MAIN:
         return None
@@ -191,7 +195,7 @@ def _detour(edge: Edge, boxes: dict[str, _Box]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """The route of an edge around boxes: the x where it turns down, the y of its long run, the x where it turns up."""
+    """The route of an edge around boxes: it turns down at one x, runs along one y, and turns up at another x."""
 
     out: float
     low: float
@@ -199,14 +203,18 @@ class _Route:
 
 
 class _Tracks:
-    """Allocates tracks for parallel edge segments. Only edges with the same target port share a track."""
+    """Allocates coordinates (tracks) for edge segments, so that parallel segments do not overlap. Only edges to the
+    same input share a track.
+    """
 
     def __init__(self, step: float) -> None:
         self._step = step
         self._taken: list[tuple[float, float, float, object]] = []
 
     def take(self, preferred: float, ends: tuple[float, float], place: object, sign: int = 1) -> float:
-        """Return the free track nearest to the preferred one; `sign` selects the side to search."""
+        """Return the first free track from the preferred one on, towards larger (`sign` 1) or smaller (-1)
+        coordinates.
+        """
         low, high = min(ends), max(ends)
         at = preferred
         while any(
@@ -231,7 +239,8 @@ def _route_edges(edges: list[Edge], boxes: dict[str, _Box]) -> dict[int, _Route]
         if port not in shared:
             sharing = [other for other in lows if (edges[other].target, edges[other].input) == port]
             turns = [boxes[edges[other].source].output(0)[0] for other in sharing]
-            # The turning points are not allocated yet; they lie within one gap of the boxes.
+            # The edges run horizontally within `ends`. The exact x at which each edge turns is chosen
+            # below, at most one gap away from a box. So reserve one gap at both ends.
             ends = (min(*turns, to_x) - _GAP_X, max(*turns, to_x) + _GAP_X)
             shared[port] = along.take(max(lows[other] for other in sharing), ends, port)
         low = shared[port]

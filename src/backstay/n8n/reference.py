@@ -16,10 +16,11 @@ from backstay.interop.n8n_wire.keys import (
     TTL_SECONDS,
 )
 from backstay.n8n.json_types import as_list, as_mapping, as_text
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.primitives import Transport, primitive
 
-#: Field descriptions. `_table` raises when these fields and the primitive's own fields differ.
+#: The descriptions of the primitives' inputs: by primitive, then by input. A primitive whose inputs are not exactly
+#: these makes `_table` raise ValueError.
 INPUTS: dict[str, dict[str, str]] = {
     "lock_acquisition": {
         "scope": "the name of the protected resource; required",
@@ -93,7 +94,7 @@ def outputs_table(key: str) -> str:
 
 
 def inputs_of(key: str, transport: Transport) -> dict[str, str]:
-    """Return the input names and types in the trigger's order."""
+    """Return the names and types of a primitive's inputs, in the order in which its trigger node lists them."""
     return _fields(_trigger(primitive(key, transport)), "workflowInputs", "values")
 
 
@@ -127,13 +128,15 @@ def keys_table() -> str:
     return "\n".join(lines)
 
 
-def _trigger(workflow: Workflow) -> dict[str, Any]:
+def _trigger(workflow: N8nWorkflow) -> dict[str, Any]:
     starts = [node.parameters for node in workflow.nodes if node.kind == "executeWorkflowTrigger"]
     return starts[0] if starts else {}
 
 
 def _fields(parameters: dict[str, Any], *path: str) -> dict[str, str]:
-    """Return the names and types of the rows at this path, in the node's order."""
+    """Return the names and types of a node's fields, in order. `path`: the nested keys of the node's parameters under
+    which the list of these fields is found.
+    """
     found: Any = parameters
     for step in path:
         found = as_mapping(found).get(step)

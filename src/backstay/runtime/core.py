@@ -13,42 +13,44 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from backstay.engine.base import Engine, OperationRunner, ThreadSubscribers, WakesAfterCommit, steady
+from backstay.engine.base import Engine, OperationRunner, WakesAfterCommit, steady
+from backstay.engine.capabilities import ThreadSubscribers
 from backstay.errors import Closed, EngineError, EngineRefused
 from backstay.hub.base import Hub, Subscription
 from backstay.hub.relay import Relay
 from backstay.policy import Policy
 from backstay.runtime.flows import Latch, Port
-from backstay.runtime.keeper import Keeper
 from backstay.runtime.lease import BaseLease
+from backstay.runtime.lease_keeper import Keeper
 from backstay.runtime.services import Services
 from backstay.telemetry import Telemetry
 
-#: Seconds that the first waiter waits for its subscription before it continues without; it polls as a fallback.
+#: The first caller of this process that waits for a lock subscribes to the process's inbox, the channel that carries
+#: hints to it, and waits this many seconds for the subscription to become active. After that it polls.
 INBOX_WAIT = 1.0
 FOREVER = float("inf")
-#: Seconds that closing waits for waiters to leave their queues.
+#: How many seconds `close` waits for waiters to leave their queues.
 WITHDRAW_WAIT = 1.0
-#: The number of early hints that are kept. A lost hint only delays its waiter until the next recheck.
+#: How many hints are kept for tickets whose waiter is not registered yet. A dropped hint only delays its waiter until
+#: the next recheck.
 EARLY_HINTS = 1000
 
 
 class SignallingPort(Port, Protocol):
-    """A port that can also run a callback on its caller's event loop, and that survives a fork."""
+    """A port with two more methods. `signal`: run a callback, in the async API on the port's event loop. `after_fork`:
+    make the port usable in a forked child.
+    """
 
     def signal(self, callback: Callable[[], None]) -> None: ...
 
     def after_fork(self) -> None: ...
 
 
-class Wakeable(Protocol):
-    """A waiter that must be woken when the Backstay closes."""
-
-    def wake(self) -> None: ...
-
-
-class Identity:
-    """The names of this process: in tickets, in `inspect`, and of its inbox channel. A forked child gets a new one."""
+class ProcessIdentity:
+    """The names of this process. `process` (host, pid and a random part) and `program` identify it where holders of
+    locks are shown. `inbox` is the hub channel on which the process receives the hints for its waiters. A forked child
+    gets a new identity.
+    """
 
     __slots__ = ("_random", "inbox", "process", "program")
 
@@ -71,7 +73,7 @@ class Core:
         self,
         *,
         engine: Engine,
-        hub: Callable[[Identity], Hub],
+        hub: Callable[[ProcessIdentity], Hub],
         port: SignallingPort,
         policy: Policy,
         telemetry: Telemetry,
@@ -81,36 +83,45 @@ class Core:
     ) -> None:
         self.engine = engine
         self.port = port
-        #: The port of the hub's operations: the engine's, or one of the hub's own runner (`hub=`).
+        #: The port that the hub's operations run on: the engine's port or, with `hub=`, a port of the hub's own engine.
         self.hub_port = hub_port if hub_port is not None else port
         self.hub_prefix = hub_prefix or engine.namespace
         self.policy = policy
         self.telemetry = telemetry
-        self.identity = Identity(engine.namespace)
+        self.identity = ProcessIdentity(engine.namespace)
         self.keeper = Keeper(engine, telemetry, self.untrack)
         self._make_hub = hub
         self.owns_hub = owns_hub
         self.hub = hub(self.identity)
         self._relay = self._new_relay()
-        self.wakeables: weakref.WeakSet[Wakeable] = weakref.WeakSet()
-        #: The latches of all waiters, by ticket: a hint for a ticket sets its latch.
+        #: The latches on which callers sleep (`park`). `release_waiters` sets them all.
+        self._parked: set[Latch] = set()
+        #: The callers that `release_waiters` waits for, by ticket: from before their first command until they have the
+        #: lease, or have given up and withdrawn the ticket.
+        self.callers: set[str] = set()
+        #: The latches of all waiters, by ticket. A hint for a ticket sets its latch, which wakes the waiter.
         self.latches: dict[str, Latch] = {}
-        #: When a waiter must recheck at the latest because of a hint, by ticket. The latch wakes it to read this.
+        #: For each ticket with an unread hint: the time (steady clock) at which its waiter must recheck. A hint sets
+        #: the time and then the latch, so that the waiter wakes up and reads the time.
         self.recheck_at: dict[str, float] = {}
-        #: Hints for tickets without a waiter: a hint may arrive before the reply that names the ticket.
+        #: Hints for tickets whose waiter is not registered yet: a hint may arrive before the reply that says "queued".
         self._early: dict[str, None] = {}
-        #: Live leases by name and by the task or thread that acquired them, to detect a caller that would deadlock.
+        #: Live leases by name and by the task or thread that acquired them, to detect a caller that would wait for its
+        #: own lease.
         self.held_leases: dict[tuple[str, object], list[BaseLease]] = {}
-        #: The objects that each room keeps for this Backstay: stores, registries, announcers.
+        #: The objects that rooms keep once per Backstay, such as the job store.
         self.services = Services(self)
         self.closed = False
         self._inbox: Subscription | None = None
-        #: When (steady clock) hints may last have been missed.
+        #: The last time (steady clock) at which this process may have missed hints.
         self._missed_at = 0.0
         _CORES.add(self)
 
     def _new_relay(self) -> Relay | None:
-        """Relay the engine's wake-ups if the hub belongs to another runner; the engine's own hub needs no relay."""
+        """Return a relay, which publishes the engine's wake-ups (hints for waiters) on the hub. It is needed only if
+        the hub runs on another engine (option `hub=`) and this engine does not send its wake-ups itself. Otherwise
+        return None.
+        """
         runner = self.hub.runner
         if runner is None or runner is self.engine or not isinstance(self.engine, WakesAfterCommit):
             return None
@@ -118,17 +129,19 @@ class Core:
 
     @property
     def foreign_runner(self) -> OperationRunner | None:
-        """The engine that was opened for the hub alone (`hub=`) and must be closed with it."""
+        """The engine that was opened only for the hub (option `hub=`) and must be closed with the hub; None if the hub
+        has no engine of its own.
+        """
         runner = self.hub.runner
         return runner if self.owns_hub and runner is not self.engine else None
 
     def inbox_channel(self, subscribers: ThreadSubscribers | None) -> str:
-        """Return the channel on which the caller receives hints about its turn."""
+        """Return the hub channel on which the caller receives the hints that its turn may have come."""
         return subscribers.channel(self.identity.inbox) if subscribers else self.identity.inbox
 
     async def subscribe_inbox(self, subscribers: ThreadSubscribers | None, since: float) -> bool:
-        """Subscribe to the caller's inbox. Returns True if a hint may have been missed after `since`: the caller then
-        checks its state once more before it parks.
+        """Subscribe to the channel on which the caller receives hints. Returns True if a hint may have been missed
+        since `since` (steady clock): the caller then asks the engine once more before it sleeps.
         """
         if subscribers:
             try:
@@ -136,29 +149,33 @@ class Core:
             except EngineRefused:
                 return False  # subscribing is not permitted: the waiter polls at the engine's recheck interval
             except EngineError:
-                return True  # the next command reports the failure
+                return True  # the caller asks the engine again; if the engine is down, that call raises
         if self._inbox is not None and self._inbox.is_ready:
             return self._missed_at >= since
         if self._inbox is not None and self._inbox.error is None:
-            return False  # another caller is subscribing; all waiters recheck once the subscription is ready
+            return False  # another caller has begun to subscribe; `_on_inbox_ready` wakes all waiters
         latch = self.port.latch()
         inbox = self._inbox = self.hub.subscribe(
             self.identity.inbox, self._on_hint, lambda: self._on_inbox_ready(latch), prompt=True
         )
-        if inbox.is_ready:  # it may have been ready before `_inbox` was set, when the callback ignored it
+        # `_on_inbox_ready` may have run before `self._inbox` was assigned. It then saw the previous subscription, which
+        # had failed, and woke no waiter. So wake all waiters here.
+        if inbox.is_ready:
             self._on_hint(None)
-        await self.port.park(latch, INBOX_WAIT)
-        return inbox.is_ready  # if it is not, the waiter polls at the engine's recheck interval
+        await self.park(latch, INBOX_WAIT)
+        return inbox.is_ready  # if False, the waiter polls at the engine's recheck interval
 
     def _on_inbox_ready(self, latch: Latch) -> None:
-        """The subscription is ready or has failed. Waiters that came meanwhile may have missed a hint: they recheck."""
+        """Called when the subscription is ready or has failed. If it is ready, all waiters recheck, because hints that
+        were published earlier did not reach them.
+        """
         latch.set()
         if self._inbox is None or self._inbox.error is None:
             self._on_hint(None)
 
     def _on_hint(self, hint: str | None) -> None:
-        """Wake a waiter. A hint is a ticket (recheck now), or a ticket and milliseconds (recheck then). None: hints
-        may have been missed, so all waiters recheck.
+        """Wake a waiter. A hint is a ticket (recheck now), or a ticket and a number (recheck after that many
+        milliseconds). None: hints may have been missed, so all waiters recheck.
         """
         if hint is None:
             self._missed_at = steady()
@@ -174,7 +191,8 @@ class Core:
             if pause.isdecimal():
                 self._schedule_recheck(ticket, steady() + int(pause) / 1000)
             return
-        # Both this method and `register_waiter` write first and read second, so no hint is lost between them.
+        # No hint is lost to a race: this method first stores the hint and then looks for a waiter, and
+        # `register_waiter` first stores the waiter and then looks for a hint.
         if len(self._early) > EARLY_HINTS:
             self._early.clear()
         self._early[ticket] = None
@@ -188,7 +206,9 @@ class Core:
             latch.set()
 
     def register_waiter(self, subscribers: ThreadSubscribers | None, ticket: str) -> Latch:
-        """Return the latch that hints for the ticket set. If a hint came before the reply, the recheck is due now."""
+        """Register a waiter and return its latch. Each hint for the ticket sets the latch. If a hint has arrived before
+        this call, the waiter asks the engine at once instead of sleeping.
+        """
         latch = self.latches[ticket] = subscribers.for_this_thread() if subscribers else self.port.latch()
         if ticket in self._early:
             self._early.pop(ticket, None)
@@ -199,11 +219,19 @@ class Core:
         self.latches.pop(ticket, None)
         self.recheck_at.pop(ticket, None)
 
+    def forget_caller(self, ticket: str) -> None:
+        """Remove a caller from `callers`, and its latch, if it has one: it has the lease, or has given up. Safe to call
+        twice.
+        """
+        self.callers.discard(ticket)
+        self.latches.pop(ticket, None)
+        self.recheck_at.pop(ticket, None)
+
     async def wait_for_turn(
         self, ticket: str, latch: Latch, recheck: float, started: float, wait: float | None
     ) -> bool:
-        """Sleep until a hint for the ticket arrives or `recheck` seconds have passed. Returns False if the caller's
-        `wait` is over.
+        """Sleep until a hint for the ticket arrives or `recheck` seconds have passed. Returns False if the caller has
+        waited for `wait` seconds since `started`, so that it must give up.
         """
         until = steady() + recheck
         ends = None if wait is None else started + wait
@@ -215,13 +243,26 @@ class Core:
             if now >= recheck_at:
                 self.recheck_at.pop(ticket, None)
                 return True
-            await self.port.park(latch, recheck_at - now if ends is None else min(recheck_at, ends) - now)
-            if self.closed:
-                self.check_open()
+            await self.park(latch, recheck_at - now if ends is None else min(recheck_at, ends) - now)
             latch.clear()
 
+    async def park(self, latch: Latch, timeout: float | None) -> None:
+        """Sleep until the latch is set or `timeout` seconds have passed. Raises Closed as soon as the Backstay closes.
+
+        A caller registers its latch and then reads `closed`; `release_waiters` sets `closed` and then reads the
+        latches. So no caller falls asleep unnoticed.
+        """
+        self._parked.add(latch)
+        try:
+            if not self.closed:
+                await self.port.park(latch, timeout)
+        finally:
+            self._parked.discard(latch)
+        if self.closed:
+            self.check_open()
+
     def track(self, lease: BaseLease) -> None:
-        """Record a granted lease and have the keeper renew it."""
+        """Add a granted lease to `held_leases` and have the keeper renew it."""
         key = (lease.name, lease.owner)
         if key in self.held_leases:
             self.held_leases[key].append(lease)
@@ -230,7 +271,7 @@ class Core:
         self.keeper.add(lease)
 
     def untrack(self, lease: BaseLease) -> None:
-        """Undo `track`: stop renewing the lease and remove its record. Safe to call twice."""
+        """Undo `track`: stop renewing the lease and remove it from `held_leases`. Safe to call twice."""
         self.keeper.discard(lease)
         key = (lease.name, lease.owner)
         leases = self.held_leases.get(key)
@@ -245,17 +286,18 @@ class Core:
             raise Closed("this Backstay is closed; create a new one")
 
     async def release_waiters(self) -> None:
-        """Accept no more callers, wake all waiters, and give them `WITHDRAW_WAIT` seconds to leave their queues."""
+        """Accept no more callers, wake all waiters, and give them `WITHDRAW_WAIT` seconds to leave their queues. This
+        includes the callers that have sent their first command and do not wait yet.
+        """
         self.closed = True
-        for wakeable in list(self.wakeables):
-            wakeable.wake()
+        for latch in list(self._parked):
+            latch.set()
         until = steady() + WITHDRAW_WAIT
-        while self.latches and steady() < until:
-            self._on_hint(None)
+        while self.callers and steady() < until:
             await self.port.pause(0.005)
 
     def close_parts(self) -> None:
-        """Close everything but the engine. Safe to call twice."""
+        """Close the hub or the subscription to it, the keeper and the relay, but not the engine. Safe to call twice."""
         self.closed = True
         if self.owns_hub:
             self.hub.close()
@@ -265,12 +307,14 @@ class Core:
             with suppress(EngineError):  # a lease whose release could not be sent expires by itself
                 self.keeper.close()
         finally:
-            if self._relay is not None:  # last: it wakes the waiters of the leases that the keeper has just released
+            # Close the relay last: closing the keeper may release leases, and the relay publishes the hints for the
+            # callers that wait for them.
+            if self._relay is not None:
                 self._relay.close()
 
     def after_fork(self) -> None:
         """In a forked child: take a new identity and drop the parent's leases, waiters and subscriptions."""
-        self.identity = Identity(self.engine.namespace)
+        self.identity = ProcessIdentity(self.engine.namespace)
         self.port.after_fork()
         if self.hub_port is not self.port:
             self.hub_port.after_fork()
@@ -278,7 +322,8 @@ class Core:
         self.hub.after_fork()
         self.hub = self._make_hub(self.identity)
         self._relay = self._new_relay()
-        self.wakeables = weakref.WeakSet()
+        self._parked = set()
+        self.callers = set()
         self.latches = {}
         self.recheck_at = {}
         self._early = {}

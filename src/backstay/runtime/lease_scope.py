@@ -12,7 +12,9 @@ L = TypeVar("L", bound=BaseLease)
 
 
 class LeaseScope(Generic[L]):
-    """The part of the current task that runs under a lease. A lost lease cancels it, as asyncio.timeout does."""
+    """The part of a task that runs under a lease, from the creation of this object until `close`. If the lease is lost
+    in between, the scope cancels the task, in the way asyncio.timeout does.
+    """
 
     __slots__ = ("_cancelling", "_fired", "_open", "_outer", "_signal", "lease", "task")
 
@@ -24,7 +26,8 @@ class LeaseScope(Generic[L]):
         self._cancelling = self.task.cancelling()
         self._fired = False
         self._open = True
-        #: The watcher of an enclosing scope of the same lease (a re-entrant acquire); restored by `close`.
+        #: The watcher (the callback for the loss of the lease) that was set before this scope; `close` restores it.
+        #: There is one if the task acquired a reentrant lock twice, so that two scopes are nested.
         self._outer = lease.watcher
         lease.watcher = self._on_lost
         if lease.state is LOST:
@@ -43,5 +46,5 @@ class LeaseScope(Generic[L]):
         self._open = False
         self.lease.watcher = self._outer
         if self._outer is not None and self.lease.state is LOST:
-            self._outer()  # the lease was lost while this scope was its watcher
+            self._outer()  # the lease was lost while this scope was its watcher, so the enclosing scope was not called
         return self._fired and self.task.uncancel() <= self._cancelling

@@ -18,7 +18,7 @@ log = logging.getLogger("backstay")
 
 #: Backoff after a failed tick in seconds: the first pause and, after doubling, the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-#: Spread the ticks of processes that start together (thundering herd).
+#: Each pause varies by this fraction, so that processes that start together do not tick together (thundering herd).
 JITTER = 0.1
 
 
@@ -81,13 +81,13 @@ class Loop:
         woken = self._woken
         while not self._stopping:
             pause = await self._once()
-            with suppress(TimeoutError):  # `wake`, `drain` and `stop` end the pause early
+            with suppress(TimeoutError):  # the pause is over; `wake`, `drain` and `stop` end it early
                 await asyncio.wait_for(woken.wait(), pause)
             woken.clear()
 
     async def _once(self) -> float:
         try:
-            asked = await self._tick()
+            delay = await self._tick()
         except Exception as error:  # noqa: BLE001 - no failure of a tick may end a background part
             self._failures += 1
             if self._failures == 1:  # log once per series of failures
@@ -96,6 +96,6 @@ class Loop:
             pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 16), max(LONGEST_PAUSE, self._every))
             return random.uniform(pause / 2, pause)
         self._failures = 0
-        if asked is not None:
-            return max(0.0, asked)
+        if delay is not None:
+            return max(0.0, delay)
         return self._every * random.uniform(1 - JITTER, 1 + JITTER)

@@ -1,7 +1,7 @@
 """A guard process that ends a command's process group when this process is killed and cannot do it itself.
 
 `PR_SET_PDEATHSIG` reaches only the command, not its children, and only on Linux; it also needs code between fork and
-exec, which is unsafe with threads. A shell that reads from a pipe needs neither: the pipe ends when this process dies.
+exec, which is unsafe with threads. So the guard is a shell that reads from a pipe, which ends when this process dies.
 The shell leads the process group that the command joins, so the command never runs unguarded.
 """
 
@@ -13,7 +13,8 @@ import signal
 import subprocess
 
 SHELL = "/bin/sh"
-#: $$ is the guard and its process group. A line on the pipe dismisses it; end of file means that the parent died.
+#: $$ is the id of the guard and of its process group. A line on the pipe lets the guard exit; end of file means that
+#: the parent died.
 SCRIPT = """
 trap '' HUP INT QUIT TERM USR1 USR2 ALRM TSTP TTIN TTOU
 read -r word && exit 0
@@ -24,13 +25,15 @@ kill -s KILL -- "-$$"
 """
 #: Seconds that a dismissed guard has to exit: it only reads one line.
 EXIT_TIMEOUT = 1.0
-#: Signals sent to the command's group must not end its guard: blocked from the start, ignored once the shell runs.
-#: SIGCHLD stays open, or the shell would not notice the end of its own `sleep`.
+#: A signal to the command's group must not end its guard, so these signals are blocked before the guard starts; its
+#: script then ignores them. SIGCHLD stays unblocked, or the shell would not notice the end of its own `sleep`.
 BLOCKED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 
 class OrphanGuard:
-    """Leads a process group, and ends it unless dismissed first. Without a shell on this host it does nothing."""
+    """Leads a process group, and ends the group if this process dies before it calls `dismiss`. Without /bin/sh on this
+    host it does nothing.
+    """
 
     def __init__(self, grace: float) -> None:
         read, self._pipe = os.pipe()
@@ -54,12 +57,14 @@ class OrphanGuard:
 
     @property
     def group(self) -> int:
-        """The process group to join; 0, which creates a new one, when there is no guard."""
+        """The process group that the command must join. When there is no guard it is 0, which creates a new group."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def has_ended(self) -> bool:
-        """Whether the guard was killed. It is not reaped here, so its process group id cannot be reused yet."""
+        """Whether the guard process has ended, because something killed it. This check leaves it a zombie, so the
+        system cannot give its process group id to another process yet.
+        """
         if self._process is None:
             return False
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from backstay.engine.base import Op, OperationRunner, ThreadSubscriber, ThreadSubscribers, steady
+from backstay.engine.base import Op, OperationRunner, steady
+from backstay.engine.capabilities import ThreadSubscriber, ThreadSubscribers
 from backstay.errors import WrongLoop
 from backstay.runtime.flows import Latch, run
 
@@ -31,7 +32,7 @@ class AsyncLatch:
         if threading.get_ident() == self._thread:
             self._wake()
             return
-        with suppress(RuntimeError):  # the loop is closed, so no task waits
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits for this latch
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -221,5 +222,40 @@ class BlockingPort:
         pass
 
 
-class BlockingLatch(threading.Event):
-    """An event that any number of threads may wait for."""
+class BlockingLatch:
+    """An event that any number of threads may wait for. It is one lock, which is free while the latch is set. Not
+    `threading.Event`: a signal handler that raises in that class's Python code can leave its inner lock locked, and the
+    thread that sets the event would then wait for ever.
+    """
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        self._is_set = True
+        with suppress(RuntimeError):  # the lock is free already: an earlier `set` was not cleared
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Clear the latch. If another thread calls `set` at the same time, the latch stays set, or the next `wait`
+        returns once too often; no wake-up is lost.
+        """
+        self._is_set = False
+        self._lock.acquire(blocking=False)
+
+    def wait(self, timeout: float | None) -> bool:
+        if self._is_set:
+            return True
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return self._is_set
+        self._wake_next()
+        return True
+
+    def _wake_next(self) -> None:
+        """Free the lock again for the next thread that waits."""
+        if self._is_set:
+            self.set()

@@ -1,9 +1,12 @@
 """Publish messages and job announcements over the hub, and take from an announcement's counter.
 
+An announcement reaches all workers. Its counter starts at the number of announced jobs: a worker first takes from the
+counter, and claims jobs only if it got more than 0.
+
 Messages are fire and forget: correctness never depends on one. Publishing and taking are not idempotent, so they are
 retried only if they were certainly not sent. A publish whose reply was lost raises OutcomeUnknown: it may have been
-delivered. A take fails open: if the engine fails, the caller is granted all it asked for, since one claim too many
-costs little and one too few leaves jobs pending.
+delivered. Taking fails open: if the engine fails, the caller gets all `n` that it requested, because a claim too many
+costs little, but a claim too few leaves jobs pending.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from backstay.hub import protocol
 from backstay.hub.protocol import LONGEST_PAYLOAD
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.runtime.flows import send_at_most_once
+from backstay.runtime.lost_replies import send_at_most_once
 
-#: A hint is retried once only: after that, workers have polled anyway.
+#: How often a message that could not be sent is retried. A later retry would be useless: by then the workers and
+#: waiters have polled, and know what the message says.
 RETRIES = 1
 
 
@@ -39,7 +43,9 @@ async def publish(core: Core, channel: str, payload: str) -> None:
 
 
 async def publish_scheduled(core: Core, job_type: str, count: int) -> str:
-    """Announce `count` pending jobs of a type. Returns the hint's id."""
+    """Announce to all workers that `count` jobs of a type are pending. Returns the id of the announcement, with which
+    workers take from its counter.
+    """
     validation.check_name(job_type, "type")
     validation.check_count(count, "count")
     hint_id = protocol.new_hint_id()
@@ -55,7 +61,9 @@ def _announce(core: Core, job_type: str, count: int, hint_id: str) -> PublishHin
 
 
 async def publish_id(core: Core, channel: str, value: str, what: str) -> None:
-    """Publish a message whose payload is an id: of a chain or of a job."""
+    """Publish a message whose payload is the id of a chain (the chain has ended) or of a job (its worker has lost the
+    lease).
+    """
     await publish(core, channel, validation.check_name(value, what))
 
 
@@ -68,11 +76,9 @@ async def _send(core: Core, channel: str, op: Op[Any]) -> None:
 async def take_hint(core: Core, hint_id: str, n: int) -> int:
     core.check_open()
     validation.check_count(n, "n")
-    if hint_id == "":  # the notice of missed messages carries no hint
+    if hint_id == "":  # a `missed` message has no hint
         return n
-    given = cast("object", hint_id)
-    if not isinstance(given, str) or not protocol.is_hint_id(given):
-        raise ConfigError(f"hint_id is a UUID, as a notice of listen_scheduled carries it; got {hint_id!r}")
+    validation.check_key(hint_id, "hint_id")
     try:
         taken = await core.hub_port.apply(core.hub.take_hint(protocol.hint_key(core.hub_prefix, hint_id), n))
     except EngineError as error:

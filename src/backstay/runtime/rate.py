@@ -10,7 +10,7 @@ from msgspec import Struct
 from backstay.errors import ConfigError
 from backstay.runtime import validation
 
-#: Milliseconds of each unit, by every name it has.
+#: The length of each unit in milliseconds, by all its names.
 UNITS = {
     **dict.fromkeys(("ms", "millisecond"), 1),
     **dict.fromkeys(("s", "sec", "second"), 1000),
@@ -22,10 +22,11 @@ UNITS = {
 #: The units that rates are formatted with, the longest first.
 DISPLAY_UNITS = [(name, UNITS[name]) for name in ("week", "day", "hour", "minute", "second", "millisecond")]
 PATTERN = re.compile(r"\s*(\d{1,15})\s*(?:/|per)\s*(\d{0,15})\s*([a-z]+)\s*", re.ASCII)
-#: Longer unit names have a plural ("minutes"); abbreviations have none.
+#: Unit names of up to this many letters are abbreviations ("min") and have no plural. Longer names have one
+#: ("minutes").
 LONGEST_ABBREVIATION = 3
 EXAMPLES = "'100/minute', '10/second' or '1000/12 hours'"
-#: A year.
+#: The longest window in milliseconds: a year.
 LONGEST_WINDOW = 366 * 86_400_000
 
 

@@ -24,9 +24,16 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def printable(text: str) -> str:
+    """Escape control characters, so that foreign text cannot move the cursor, colour the terminal or break the line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def to_plain(value: Any) -> Any:
     """Convert a value that msgspec cannot encode: a pydantic model. The encoder's `enc_hook`."""
-    if hasattr(value, "model_dump"):  # pydantic, without importing it
+    if hasattr(value, "model_dump"):  # a pydantic model; pydantic need not be installed
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is not plain data")
 
@@ -50,7 +57,7 @@ class PlainCodec:
         self.decode: Callable[[bytes], Any] = self._decoder.decode
 
 
-#: Decodes to plain data, whatever was encoded.
+#: The codec without a type to decode to: it decodes to plain data, never to dataclasses or models.
 PLAIN_CODEC = PlainCodec()
 
 

@@ -24,9 +24,10 @@ T = TypeVar("T")
 class Service(Generic[T]):
     """The key of a service. Keys compare by identity, not by name.
 
-    make: Creates the object at first use. None: another module sets or provides it.
-    survives_fork: A forked child keeps the object; otherwise it creates its own.
-    flush, close: Called in this order before the Backstay closes. Both must be safe twice.
+    make: Creates the object at first use. None: another module calls `Services.set` or `Services.provide`.
+    survives_fork: Whether a forked child keeps the object. Otherwise the child creates its own.
+    flush, close: Functions that get the object when the Backstay closes: `flush` while it still accepts callers,
+        `close` after that. Both may be called twice.
     """
 
     __slots__ = ("close", "flush", "make", "name", "survives_fork")
@@ -90,17 +91,23 @@ class Services:
         self._made.pop(key, None)
 
     def share(self, other: Services, *keys: Service[Any]) -> None:
-        """Use the other Backstay's objects of these keys from now on; the other creates those that it lacks."""
+        """For these keys, use the objects of another Backstay from now on. Objects that do not exist yet are created by
+        that Backstay.
+        """
         for key in keys:
             self._made[key] = other.get(key)
 
-    async def close(self) -> None:
-        """Flush all services, then close them. Called before the Backstay closes. Safe to call twice."""
-        made = list(self._made.items())
-        for key, service in made:
+    async def flush(self) -> None:
+        """Flush all services. Called before the Backstay closes. Safe to call twice."""
+        for key, service in list(self._made.items()):
             if key.flush is not None:
                 await key.flush(service)
-        for key, service in made:
+
+    def close(self) -> None:
+        """Close all services. Called once the Backstay accepts no more callers, so none of them is used again. Safe to
+        call twice.
+        """
+        for key, service in list(self._made.items()):
             if key.close is not None:
                 key.close(service)
 

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Parameters = Sequence[Any] | dict[str, Any]
 
-#: Placeholders by PEP 249's `paramstyle`: the format of the n-th one, and whether values are passed by name.
+#: How each `paramstyle` of PEP 249 writes the placeholder of the n-th value, and whether the values are passed by name.
 STYLES: dict[str, tuple[str, bool]] = {
     "qmark": ("?", False),
     "numeric": (":{}", False),
@@ -26,7 +26,9 @@ STYLES: dict[str, tuple[str, bool]] = {
 
 
 class Dialect:
-    """A DB-API connection. `execute` opens a cursor and closes it; it never commits."""
+    """A caller's DB-API connection, with the quoting and the placeholders of its driver. `execute` opens a cursor and
+    closes it; it never commits.
+    """
 
     def __init__(self, connection: Any, style: str, quote: Callable[[str], str]) -> None:
         self.connection = connection
@@ -44,7 +46,9 @@ class Dialect:
         return ".".join(self.name(part) for part in str(given).split("."))
 
     def mark(self, number: int) -> str:
-        """Return the placeholder of the n-th value, counted from 1."""
+        """Return the placeholder of the n-th value of a statement, counted from 1: `?`, `%s` or `:p1`, as the driver
+        wants.
+        """
         return self._mark.format(number)
 
     def parameters(self, values: Sequence[Any]) -> Parameters:
@@ -71,7 +75,7 @@ class AlchemyDialect(Dialect):
         super().__init__(connection, "named", bind.dialect.identifier_preparer.quote_identifier)
 
     async def execute(self, text: str, values: Sequence[Any], *, wants_row: bool = False) -> tuple[int, Any]:
-        sqlalchemy = sys.modules["sqlalchemy"]  # a caller with such a connection has imported it
+        sqlalchemy = sys.modules["sqlalchemy"]  # a caller that has a SQLAlchemy connection has imported it
         result = await maybe_await(self.connection.execute(sqlalchemy.text(text), self.parameters(values)))
         if wants_row:
             return 0, result.fetchone()

@@ -1,4 +1,4 @@
-"""Validate arguments at the API's edge: durations, counts, names and key templates. Each raises ConfigError."""
+"""Validate arguments of the public API: durations, counts, names and key templates. Each check raises ConfigError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wire = Literal["backstay", "n8n"]
 
 #: Names become keys of the engine; a longer name is most likely a mistake.
 LONGEST_NAME = 512
-#: A larger count is most likely a mistake, and Lua's numbers stay exact below it.
+#: A larger count is most likely a mistake. Below it, Lua's numbers are exact.
 LARGEST_COUNT = 1_000_000_000
 #: Ten years: long enough for any lease, and microseconds still fit into the 53 bits of a double.
 LONGEST_DURATION = 10 * 365 * 86400.0
@@ -29,7 +29,7 @@ def to_seconds(value: Duration, what: str, *, zero: bool = False) -> float:
         return float(value)
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    given = cast("object", value)  # callers without a type checker pass anything
+    given = cast("object", value)  # callers without a type checker may pass a value of any type
     if isinstance(given, bool) or not isinstance(given, (int, float)) or math.isnan(given):
         raise ConfigError(f"{what} is a number of seconds or a timedelta, as in {what}=30; got {value!r}")
     if value < 0 or (value == 0 and not zero) or value > LONGEST_DURATION:
@@ -51,7 +51,7 @@ def check_count(value: int, what: str, *, least: int = 1) -> int:
 
 
 def check_name(value: str, what: str = "name") -> str:
-    """Check text of 1 to 512 bytes. Braces, colons, newlines, NUL and unicode are all allowed."""
+    """Check that a name is text of 1 to 512 bytes. Braces, colons, newlines, NUL and unicode are all allowed."""
     if type(value) is str and 0 < len(value) <= LONGEST_NAME and value.isascii():
         return value
     given = cast("object", value)
@@ -67,21 +67,23 @@ def check_name(value: str, what: str = "name") -> str:
 
 
 def check_key(value: str, what: str) -> str:
-    """Check a name that every engine can store in a text column: it contains no NUL."""
+    """Check a name that is stored in a text column. It must not contain NUL, which not every engine can store."""
     if "\0" in check_name(value, what):
         raise ConfigError(f"{what} {value!r} contains a NUL character")
     return value
 
 
 def check_label(value: str, what: str) -> str:
-    """Check a name that people type and read: it contains no control characters."""
+    """Check a name that people type and read. It must not contain control characters."""
     if any(c < " " or c == "\x7f" for c in check_name(value, what)):
         raise ConfigError(f"{what} {value!r} contains control characters")
     return value
 
 
 def check_namespace(value: str, what: str = "namespace") -> str:
-    """Check the common prefix of an app's keys and tables: printable, without braces and percent signs."""
+    """Check a namespace, the common prefix of an application's keys and tables. It must be printable, without braces
+    and percent signs.
+    """
     check_name(value, what)
     if any(c in value for c in "{}%") or not value.isprintable():
         raise ConfigError(f"{what} {value!r} contains braces, percent signs or control characters; try 'backstay'")
@@ -95,8 +97,9 @@ class KeyTemplate:
         self.text = text
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters.values()
-        #: The names of all parameters, if each takes one value and may be passed by position; else empty.
         simple = all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
+        #: The names of the function's parameters, if every parameter takes one value by position or by name. Empty if
+        #: there are others, such as `*args`.
         self._positional = tuple(p.name for p in parameters) if simple else ()
         named = {p.name for p in self._signature.parameters.values()}
         takes_any = {p.kind for p in self._signature.parameters.values()}
@@ -119,7 +122,7 @@ class KeyTemplate:
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the key of a call with these arguments."""
-        if not kwargs and len(args) == len(self._positional):  # the usual call: no need to bind the signature
+        if not kwargs and len(args) == len(self._positional):  # the usual call: skip the slow `bind`
             return self._format(args, dict(zip(self._positional, args, strict=True)))
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()

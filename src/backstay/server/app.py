@@ -1,6 +1,6 @@
 """The ASGI application: routes a request, admits it, decodes its body, calls the handler and sends the response.
 
-Plain ASGI with msgspec instead of a web framework: the overhead per request is a fraction of a framework's.
+It is written in plain ASGI with msgspec, without a web framework, to keep the overhead per request small.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from backstay import Backstay
-from backstay.engine.base import steady
+from backstay.engine.base import DECODE_ERRORS, steady
 from backstay.errors import BackstayError
 from backstay.http.asgi import Receive, Scope, Send
+from backstay.idempotency.api import Idempotency
+from backstay.idempotency.machine import SERVER_CALLS
+from backstay.runtime.serialization import printable
+from backstay.server.coordination.held_locks import HeldLocks
 from backstay.server.coordination.lock_waits import LockWaits
+from backstay.server.coordination.n8n_held_locks import N8nHeldLocks
 from backstay.server.coordination.n8n_lock_waits import N8nLockWaits
 from backstay.server.events.notifications import Notifier
 from backstay.server.events.sources import EventRenderer
@@ -29,31 +34,35 @@ from backstay.server.http.admission import Admission
 from backstay.server.http.auth import Keyring
 from backstay.server.http.cors import Cors
 from backstay.server.http.deadlines import Deadlines
-from backstay.server.http.problem import Refusal, refusal_for
+from backstay.server.http.problem import Refusal, corrupt_record, refusal_for
 from backstay.server.http.request import Disconnected, Request, too_large
 from backstay.server.http.response import EventStream, Response, ResponseWriter, Stream, Text, encode_json
 from backstay.server.http.route import Route
 from backstay.server.http.router import Router
+from backstay.server.http.waiting import WaitingSlots
 from backstay.server.metrics import Metrics
+from backstay.server.quotas import ArtifactQuota, QueueQuota
 from backstay.server.routes import dashboard
+from backstay.server.routes.operations import Readiness
 from backstay.server.routes.table import TABLE
 from backstay.server.settings import ServerSettings
 from backstay.server.views.run_lookup import RunLookup
 from backstay.server.workers.claims import Claims
 from backstay.server.workers.heartbeats import WorkerHeartbeats
 from backstay.server.workers.logs import JobLogs
+from backstay.server.workflow_thread import WorkflowThread
 
 log = logging.getLogger("backstay.server")
 
 JSON = b"application/json"
-#: Bytes of a query string.
+#: The longest query string, in bytes.
 MAX_QUERY = 8192
 
 
 class Server:
     """The ASGI application over one Backstay. Call `open()` before the first request and `close()` after the last.
 
-    Neither closes the Backstay: the caller that made it does.
+    `close()` leaves the Backstay open: the caller that made it closes it.
     """
 
     def __init__(self, stay: Backstay, settings: ServerSettings | None = None, *, extra: Iterable[Route] = ()) -> None:
@@ -71,28 +80,40 @@ class Server:
         self.heartbeats = WorkerHeartbeats(self.core, self.store)
         self.lock_waits = LockWaits(self.core)
         self.n8n_lock_waits = N8nLockWaits(self.core, self.lock_waits)
+        self.held_locks = HeldLocks(self.core)
+        self.n8n_held_locks = N8nHeldLocks(self.core)
         self.run_lookup = RunLookup(self.core, self.store)
-        self.job_logs = JobLogs(self.core, self.store, stay.idempotency)
+        #: The server's own idempotent calls. Their records are out of reach for clients.
+        self.calls = Idempotency(self.core, SERVER_CALLS)
+        self.job_logs = JobLogs(self.core, self.store, self.calls, self.settings.max_job_log)
         self.event_renderer = EventRenderer(self)
         self._cors = Cors(self.settings.cors)
         self._admission = Admission(self.settings, self.keyring, self._cors)
         self._access_log = AccessLog() if self.settings.access_log else None
-        #: The number of open streams and long polls.
-        self.waiting = 0
+        self.queue_quota = QueueQuota(self.core, self.store, self.settings.max_queue)
+        self.artifact_quota = ArtifactQuota(self.core, self.store, self.settings)
+        self.readiness = Readiness(self.core)
+        self.waiting_slots = WaitingSlots(self.settings.max_waiting)
+        self.workflow_thread = WorkflowThread()
         self._closing: asyncio.Future[None] | None = None
         self._is_open = False
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """The OpenAPI document, built from the route table at first use."""
-        return openapi.document(self.table)
+        return openapi.build_document(self.table)
 
     @property
     def closing(self) -> asyncio.Future[None]:
-        """Resolves when the server stops: streams and long polls wait on it and then end."""
+        """A future that resolves when the server begins to stop. Streams and long polls wait on it and then end."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_future()
         return self._closing
+
+    @property
+    def waiting(self) -> int:
+        """The number of open streams and long polls."""
+        return self.waiting_slots.count
 
     @property
     def is_closing(self) -> bool:
@@ -109,7 +130,7 @@ class Server:
         self._is_open = True
 
     def begin_close(self) -> None:
-        """End streams and long polls; other requests run to their end. Safe to call twice."""
+        """Make streams and long polls end; other requests finish normally. Safe to call twice."""
         if not self.closing.done():
             self.closing.set_result(None)
 
@@ -120,6 +141,7 @@ class Server:
         await self.heartbeats.close()
         self.deadlines.close()
         self.notifier.close()
+        self.workflow_thread.close()
 
     # ── ASGI ──
 
@@ -161,11 +183,12 @@ class Server:
             request = Request(self, scope, receive, path)
             await self._admission.admit(request, route)
             value = await self._handle(request, route)
-            await self._respond(writer, route, value)
+            await self._respond(writer, request, route, value)
         except Disconnected:
             writer.status = writer.status or 499
         except Refusal as refusal:
-            # 413: a client that still sends its body does not read the response.
+            # 413 means that the body is too large. The client may still be sending the body, and may read the response
+            # only after that. So read the rest of the body before the response is sent.
             if refusal.status == 413 and request is not None:  # noqa: PLR2004 - explained above
                 await request.drain_body()
             await writer.refuse(refusal)
@@ -176,6 +199,11 @@ class Server:
             await writer.refuse(mapped)
         except asyncio.CancelledError:
             raise
+        except DECODE_ERRORS as error:
+            # Bodies and queries are decoded above, so this is a record of the store. The path names it.
+            name = printable(scope["path"][:200])
+            log.error("%s %s: CorruptRecord: %s", scope["method"], name, error)  # noqa: TRY400 - damaged data, not a bug
+            await writer.refuse(corrupt_record(f"of {name}: {error}"))
         except Exception:
             log.exception("%s %s failed", scope["method"], route.path if route else "?")
             self.metrics.bugs += 1
@@ -191,7 +219,7 @@ class Server:
     # ── requests ──
 
     async def _handle(self, request: Request, route: Route) -> Any:
-        """Decode query and body, and call the handler."""
+        """Decode query and body, call the handler and return its result."""
         arguments: dict[str, Any] = {}
         query: bytes = request.scope.get("query_string", b"")
         if route.query is not None:
@@ -228,6 +256,7 @@ class Server:
             raise Disconnected
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False):
+            request.is_body_read = True
             if len(body) > most:
                 raise too_large(most)
             return body
@@ -238,36 +267,37 @@ class Server:
             if message["type"] == "http.disconnect":
                 raise Disconnected
             pieces.append(message.get("body", b""))
+            request.is_body_read = not message.get("more_body", False)
             size += len(pieces[-1])
             if size > most:
                 raise too_large(most)
-            if not message.get("more_body", False):
+            if request.is_body_read:
                 return b"".join(pieces)
 
     # ── responses ──
 
-    async def _respond(self, writer: ResponseWriter, route: Route, value: Any) -> None:
+    async def _respond(self, writer: ResponseWriter, request: Request, route: Route, value: Any) -> None:
         status = route.status
         if type(value) is Response:
             status, value = value.status, value.value
         if isinstance(value, Stream):
+            if isinstance(value, EventStream) and not writer.head:
+                request.take_waiting_slot()  # before the response starts, so that it can still be a refusal
             await self._stream(writer, status, value)
         elif value is None and route.reply is None:
-            await writer.send(204 if status == 200 else status, None, b"")  # noqa: PLR2004 - OK without a body
+            await writer.send(204 if status == 200 else status, None, b"")  # noqa: PLR2004 - no body: 204, not 200
         elif isinstance(value, Text):
             await writer.send(status, route.produces.encode(), value.encode())
         else:
             await writer.send(status, JSON, encode_json(value))
 
     async def _stream(self, writer: ResponseWriter, status: int, stream: Stream) -> None:
-        """Send a stream. A client that stops reading is disconnected; it resumes with Last-Event-ID."""
+        """Send a stream chunk by chunk. Raises Disconnected when the client stops reading for `stream_timeout`."""
         timeout = self.settings.stream_timeout
         await writer.start(status, stream.media_type, stream.headers)
         if writer.head:
             await writer.finish()
             return
-        counts = isinstance(stream, EventStream)
-        self.waiting += counts
         try:
             async with aclosing(stream.pieces) as pieces:
                 async for piece in pieces:
@@ -277,15 +307,6 @@ class Server:
                 await writer.finish()
         except TimeoutError:
             raise Disconnected from None
-        finally:
-            self.waiting -= counts
-
-    def check_waiting_limit(self) -> None:
-        """Call before a stream or long poll starts. Raises Refusal (503) when too many are open."""
-        if self.waiting >= self.settings.max_waiting:
-            raise Refusal(
-                503, "too many streams and long polls are open; try again later", headers={"retry-after": "5"}
-            )
 
 
 def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> Any:

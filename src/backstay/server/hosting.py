@@ -1,4 +1,4 @@
-"""Hosts a server process: the HTTP server, a worker (scheduler, reaper, decisions, jobs) and a watched workflow folder.
+"""Hosts a server process: the HTTP server, a worker (with scheduler and reaper) and a watched folder of workflow files.
 
 They start together. On stop, the HTTP server drains first, then the worker.
 """
@@ -35,36 +35,41 @@ ENGINE_WAIT, ENGINE_RETRY = 60.0, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """Options of a server process."""
+    """Options of a server process: its address, its settings, its worker and its workflow folder."""
 
     host: str = "127.0.0.1"
     port: int = 3000
     settings: ServerSettings = field(default_factory=ServerSettings)
     #: Run neither scheduler nor worker.
     api_only: bool = False
-    #: Options of a worker in this process; None: it runs only the internal queue (decisions of workflow runs).
+    #: Options of this process's worker. None: the worker claims only internal jobs, such as those that evaluate the
+    #: conditions (`if`) of workflow jobs.
     worker: dict[str, Any] | None = None
-    #: The lease of internal jobs in seconds: after a crash they run elsewhere when it expires.
+    #: The lease of internal jobs in seconds. If this process crashes, other workers run them after that time.
     lease: float = 30.0
     #: A directory of workflow files to load and watch; "": none.
     workflows: str = ""
 
     @property
     def effective_settings(self) -> ServerSettings:
-        """The settings that apply: beyond loopback tokens are always required, also after the last one is revoked."""
+        """The settings, with `require_tokens` on if the server does not listen on a loopback address. Otherwise the
+        server would be open to everyone after its last token is revoked.
+        """
         always = self.settings.require_tokens or not is_loopback(self.host)
         return replace(self.settings, require_tokens=always)
 
 
 def make_worker(stay: Backstay, worker: dict[str, Any] | None, lease: float = 30.0) -> Worker:
-    """Make the worker of this process. Every worker also schedules, reaps and prunes; without `worker` options it runs
-    only the internal queue.
+    """Make the worker of this process. Like every worker, it also schedules, reaps and prunes jobs. Without `worker`
+    options it claims only internal jobs, such as those that evaluate the conditions (`if`) of workflow jobs.
     """
     return stay.worker(**(worker or {"queues": [INTERNAL], "concurrency": 4, "lease": lease}), signals=False)
 
 
 async def wait_for_engine(operation: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an operation while the engine is unavailable: it may start later than the server, or restart meanwhile."""
+    """Run an operation, and repeat it for up to ENGINE_WAIT seconds while the engine is unavailable: the engine may
+    start later than the server.
+    """
     until = steady() + ENGINE_WAIT
     logged = False
     while True:
@@ -98,7 +103,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def serve(stay: Backstay, options: HostOptions, started: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGTERM or Ctrl-C. Then streams end, open requests finish and the worker drains; a second signal
-    stops all of it at once. `started` gets the URL.
+    stops everything at once. `started` is called with the server's URL.
     """
     internals = stay.internals
     await wait_for_engine(stay.open)
@@ -109,7 +114,7 @@ async def serve(stay: Backstay, options: HostOptions, started: Callable[[str], N
     worker = None if options.api_only else make_worker(stay, options.worker, options.lease)
     sock = bind(options.host, options.port)
     runner = UvicornRunner(app)
-    signals = _Signals(runner, worker)
+    signals = _SignalHandlers(runner, worker)
     loops: list[Loop] = []
     tasks: list[asyncio.Task[None]] = []
     try:
@@ -120,7 +125,7 @@ async def serve(stay: Backstay, options: HostOptions, started: Callable[[str], N
             loops[0].start()
         runs = asyncio.create_task(runner.run([sock]))
         tasks.append(runs)
-        while not runner.started and not runs.done():  # noqa: ASYNC110 - uvicorn has no event for it
+        while not runner.started and not runs.done():  # noqa: ASYNC110 - uvicorn sets no event when it has started
             await asyncio.sleep(0.005)
         if worker is not None:
             tasks.append(asyncio.create_task(worker.run()))
@@ -146,8 +151,8 @@ async def serve(stay: Backstay, options: HostOptions, started: Callable[[str], N
         sock.close()
 
 
-class _Signals:
-    """Signal handlers: the first signal stops gracefully, the second one at once."""
+class _SignalHandlers:
+    """The signal handlers of `serve`: the first signal stops gracefully, the second one at once."""
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -156,15 +161,16 @@ class _Signals:
         self._worker = worker
         self._count = 0
         self._loop = asyncio.get_running_loop()
-        # Outside the main thread the program itself handles signals.
+        # asyncio refuses signal handlers outside the main thread; there, the program handles signals itself.
         with suppress(ValueError, RuntimeError, NotImplementedError):
             for number in self.NUMBERS:
                 self._loop.add_signal_handler(number, self._on_signal, number.name)
 
     def _on_signal(self, name: str) -> None:
         self._count += 1
-        log.warning("%s: %s", name, "stopping; send it again to stop now" if self._count == 1 else "stopping now")
-        if self._count == 1:
+        first = self._count == 1
+        log.warning("%s: %s", name, "stopping; send the signal again to stop at once" if first else "stopping at once")
+        if first:
             self._runner.stop()
         else:
             self._runner.force_stop()

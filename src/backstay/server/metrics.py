@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from backstay.job.model import Queue, Worker
+from backstay.job.model import Queue, WorkerRecord
 from backstay.runtime.core import Core
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ STATES = ("scheduled", "blocked", "pending", "running", "completed", "failed", "
 
 
 class Metrics:
-    """Counts requests in memory, and renders all metrics as text."""
+    """Counts requests in memory, and renders all metrics in the Prometheus text format."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._buckets: dict[str, list[int]] = {}
         self._seconds: Counter[str] = Counter()
-        #: Responses with status 500: unexpected exceptions.
+        #: The number of responses with status 500: unexpected exceptions.
         self.bugs = 0
 
     def record_request(self, route: Route | None, status: int, seconds: float) -> None:
@@ -38,10 +38,15 @@ class Metrics:
         if buckets is None:
             buckets = self._buckets[path] = [0] * (len(BUCKETS) + 1)
         buckets[bisect_left(BUCKETS, seconds)] += 1
-        self._seconds[path] += seconds  # type: ignore[assignment] # pyright: ignore[reportArgumentType] - a Counter takes fractions
+        self._seconds[path] += seconds  # type: ignore[assignment] # pyright: ignore[reportArgumentType] - a Counter accepts floats
 
-    def text(self, queues: Iterable[Queue], workers: Iterable[tuple[Worker, str]], waiting: int) -> str:
-        """Render the Prometheus text format."""
+    def render(self, queues: Iterable[Queue], workers: Iterable[tuple[WorkerRecord, str]], waiting: int) -> str:
+        """Render all metrics as text in the format of Prometheus.
+
+        queues: all queues with their job counts.
+        workers: pairs of a worker's record and its status.
+        waiting: the number of open streams and long polls.
+        """
         page = _Exposition()
         page.head("backstay_http_requests_total", "counter", "Requests answered.")
         for (method, path, status), count in sorted(self._requests.items()):

@@ -1,5 +1,5 @@
-"""Loads workflow files of a directory at start and whenever one changes. For an invalid file the log has its errors
-with line numbers, and the version stored before stays current.
+"""Stores the workflow files of a directory, at start and whenever a file changes. An invalid file is not stored: its
+errors are logged with line numbers, and the workflow's newest stored version stays current.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = logging.getLogger("backstay.server")
 SUFFIXES = (".yml", ".yaml", ".json")
 #: Seconds between scans.
 SCAN_SECONDS = 1.0
-#: Stands for mtime and size of a file that cannot be read.
+#: Recorded instead of mtime and size for a file that cannot be read.
 UNKNOWN = (-1, -1)
 
 
 class WorkflowFolder:
-    """Stores changed files with each `scan()`. Names that begin with a dot are ignored."""
+    """Stores the workflows of changed files at each `scan()`. Files whose names begin with a dot are ignored."""
 
     def __init__(self, core: Core, path: str | Path) -> None:
         self._core = core
@@ -39,7 +39,7 @@ class WorkflowFolder:
         return Loop(self.scan, name="workflows", every=SCAN_SECONDS, telemetry=self._core.telemetry)
 
     async def scan(self) -> None:
-        """Store all files that changed since the last scan. It is the tick of a `Loop`."""
+        """Store the workflows of all files that changed since the last scan. `loop()` calls it every second."""
         found: dict[Path, tuple[int, int]] = {}
         for file in sorted(self.path.iterdir()):
             if file.suffix not in SUFFIXES or file.name.startswith("."):

@@ -10,10 +10,10 @@ from backstay.testing.waiting import WITHIN
 
 
 def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engine:
-    """Open the engine of a URL with the caller's clock.
+    """Open the engine of a URL with `clock` instead of the server's clock.
 
-    If the URL sets no timeout, use `WITHIN` and not the default five seconds: on a busy machine, one request that ends
-    a long chain of jobs takes longer.
+    If the URL sets no timeout, the timeout is `WITHIN` instead of the usual five seconds: on a busy machine, a request
+    that ends thousands of jobs takes longer than five seconds.
     """
     if not url.startswith("memory:") and "timeout" not in parse_qs(urlsplit(url).query):
         url += f"{'&' if '?' in url else '?'}timeout={WITHIN:g}"
@@ -21,7 +21,7 @@ def open_clocked(url: str, namespace: str, clock: Callable[[], Micros]) -> Engin
         from backstay.engine.sqlite.address import parse as parse_sqlite
         from backstay.engine.sqlite.engine import SqliteEngine
 
-        path, synchronous, timeout = parse_sqlite(url)
+        path, synchronous, timeout, _ = parse_sqlite(url)
         return SqliteEngine(path, namespace=namespace, synchronous=synchronous, timeout=timeout, clock=clock)
     if url.startswith("postgres"):
         from backstay.engine.postgres.address import parse as parse_postgres

@@ -5,8 +5,8 @@
         await assert_enqueued(ship, 42)
         await drain(stay)
 
-The helpers use a real store; `memory://` (BACKSTAY_URL=memory://) is the fastest. Await their results if the Backstay
-or job type is async; with a blocking one they return their results directly.
+The helpers work on any store; with BACKSTAY_URL=memory:// tests are fastest. If the Backstay or the job type is async,
+they must be awaited; if it is blocking, they return their results directly.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from backstay.sync import Backstay as BlockingBackstay
 
 P = ParamSpec("P")
 
-#: The largest number of jobs that one query returns.
-MOST = 1000
+#: The largest number of jobs that the helpers read in one query.
+MOST_JOBS = 1000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that only `advance` moves: `stay = Backstay(engine=clock.engine())`. Delays, retries, cron and leases on
-    that engine use it; timeouts of handlers use real time.
+    """A clock that stands still until the test calls `advance`: `stay = Backstay(engine=clock.engine())`. Delays,
+    retries, cron and leases of that engine use it; timeouts of handlers use real time.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -59,7 +59,7 @@ class Clock:
         return datetime.fromtimestamp(self._now / 1_000_000, UTC)
 
     def advance(self, by: Duration) -> None:
-        """Advance the clock."""
+        """Advance the clock by a duration, such as 60 or "5m"."""
         self._now += to_micros(to_seconds(by, "by"))
 
     def engine(self, namespace: str = "backstay") -> SqliteEngine:
@@ -72,17 +72,17 @@ def drain(stay: Backstay, *, labels: Iterable[str] | None = None) -> Coroutine[A
 @overload
 def drain(stay: BlockingBackstay, *, labels: Iterable[str] | None = None) -> dict[str, int]: ...
 def drain(stay: Backstay | BlockingBackstay, *, labels: Iterable[str] | None = None) -> Any:
-    """Run all jobs of all queues that are due now, and the jobs that they enqueue, until none is left. This includes
-    cron jobs that have become due since the first drain. Returns the number of attempts by outcome:
-    {"completed": 3, "retried": 1}. labels: the worker's labels (default: all that jobs require).
+    """Run all due jobs of all queues, and the jobs that these enqueue, until no job is due. This includes cron jobs
+    that have become due since the first drain. Returns the number of attempts by outcome: {"completed": 3, "retried":
+    1}. labels: the labels of the worker that runs them; by default, all labels that any job requires.
     """
     if isinstance(stay, Backstay):
-        return _ticked(stay, labels)
+        return _tick_and_drain(stay, labels)
     run(tick(stay.internals.core))
     return _blocking_drain(stay, labels)
 
 
-async def _ticked(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]:
+async def _tick_and_drain(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]:
     await tick(stay.internals.core)
     return await _drain(stay, labels)
 
@@ -108,16 +108,16 @@ async def _drain(stay: Backstay, labels: Iterable[str] | None) -> dict[str, int]
 
 
 async def _options(core: Core, labels: Iterable[str] | None) -> dict[str, Any]:
-    """Return the options of a worker for all queues and labels. Jobs that it runs may enqueue jobs for new queues or
-    labels; the options then differ, and the caller runs another worker.
+    """Return the options of a worker that serves all queues and labels that exist now. Its jobs may enqueue jobs with
+    new queues or labels. Then the next call returns different options, and the caller starts another worker with them.
     """
     jobs = list(core.services.get(JOB_TYPES).values())
     queues = [queue.name for queue in await admin.list_queues(core)]
     found = {
         queue for queue in queues if queue != INTERNAL and not queue.startswith(RESERVED)
-    }  # jobs of reserved queues, such as commands, are not run
+    }  # leave out the queues of Backstay itself; one of them holds workflow commands, which `drain` does not run
     if labels is None:
-        pending = await flows.send(core, core.services.get(JOB_STORE).list_jobs(state="pending", limit=MOST))
+        pending = await flows.send(core, core.services.get(JOB_STORE).list_jobs(state="pending", limit=MOST_JOBS))
         labels = {
             label for asked in (*(job.labels for job in jobs), *(job.labels for job in pending)) for label in asked
         }
@@ -130,14 +130,14 @@ async def _options(core: Core, labels: Iterable[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def eager(stay: Backstay | BlockingBackstay) -> Generator[None, None, None]:
-    """Inside this block, `enqueue` runs the job before it returns, unless the job is delayed. A job that is enqueued on
-    the caller's own connection does not exist before the commit: call `drain` after it.
+    """Inside this block, `enqueue` runs the job before it returns, unless the job is delayed. A job that is enqueued in
+    the caller's own transaction does not exist before the commit, so it does not run; call `drain` after the commit.
     """
     services = stay.internals.core.services
     turns, thread_turns = asyncio.Lock(), threading.Lock()
 
     async def run_now() -> None:
-        if context.is_inside():  # called inside a job: the worker that runs it also runs the new job
+        if context.is_in_handler():  # called inside a job: the worker that runs it also runs the new job
             return
         if isinstance(stay, Backstay):
             async with turns:
@@ -162,12 +162,12 @@ def enqueued(job: JobType[..., Any]) -> Coroutine[Any, Any, list[JobInfo]]: ...
 @overload
 def enqueued(job: BlockingJobType[..., Any]) -> list[JobInfo]: ...
 def enqueued(job: JobType[..., Any] | BlockingJobType[..., Any]) -> Any:
-    """Return all jobs of this type in any state, oldest first."""
+    """Return all stored jobs of this type, in any state, oldest first."""
 
     def shown(found: list[Job]) -> list[JobInfo]:
         return [job_info(one) for one in reversed(found)]
 
-    return _look(job, shown)
+    return _query(job, shown)
 
 
 @overload
@@ -175,18 +175,20 @@ def assert_enqueued(job: JobType[P, Any], *args: P.args, **kwargs: P.kwargs) -> 
 @overload
 def assert_enqueued(job: BlockingJobType[P, Any], *args: P.args, **kwargs: P.kwargs) -> None: ...
 def assert_enqueued(job: Any, *args: Any, **kwargs: Any) -> Any:
-    """Assert that this call was enqueued. The job may be in any state. Omitted arguments have their defaults."""
+    """Assert that a job with these arguments was enqueued; it may be in any state by now. Omitted arguments are
+    compared with their defaults.
+    """
 
     def compare(found: list[Job]) -> None:
         wanted = _arguments(job, job.codec.encode_args(args, kwargs))
         calls = [_arguments(job, one.args) for one in found]
         assert wanted in calls, (
-            f"{job.name}({_shown(wanted)}) was not enqueued; "
-            + ("; ".join(f"{job.name}({_shown(call)})" for call in calls) if calls else "no call of it")
+            f"{job.name}({_format_arguments(wanted)}) was not enqueued; "
+            + ("; ".join(f"{job.name}({_format_arguments(call)})" for call in calls) if calls else "no call of it")
             + " was"
         )
 
-    return _look(job, compare)
+    return _query(job, compare)
 
 
 @overload
@@ -197,21 +199,21 @@ def assert_not_enqueued(job: JobType[..., Any] | BlockingJobType[..., Any]) -> A
     """Assert that no job of this type was enqueued."""
 
     def compare(found: list[Job]) -> None:
-        calls = [f"{job.name}({_shown(_arguments(job, one.args))})" for one in found]
+        calls = [f"{job.name}({_format_arguments(_arguments(job, one.args))})" for one in found]
         assert not calls, f"enqueued: {'; '.join(calls)}"
 
-    return _look(job, compare)
+    return _query(job, compare)
 
 
-def _look(job: BaseJobType[..., Any], then: Callable[[list[Job]], Any]) -> Any:
+def _query(job: BaseJobType[..., Any], then: Callable[[list[Job]], Any]) -> Any:
     core = job.core
-    op = core.services.get(JOB_STORE).list_jobs(type=job.name, limit=MOST)
+    op = core.services.get(JOB_STORE).list_jobs(type=job.name, limit=MOST_JOBS)
     if isinstance(job, JobType):
 
-        async def looked() -> Any:
+        async def query() -> Any:
             return then(await flows.send(core, op))
 
-        return looked()
+        return query()
     return then(core.engine.apply(op))
 
 
@@ -222,5 +224,5 @@ def _arguments(job: BaseJobType[..., Any], raw: bytes) -> dict[str, Any]:
     return bound.arguments
 
 
-def _shown(arguments: dict[str, Any]) -> str:
+def _format_arguments(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

@@ -20,8 +20,8 @@ class Startable(Protocol):
 ServerT = TypeVar("ServerT", bound=Startable)
 
 
-def started_or_skip(server: ServerT) -> ServerT:
-    """Start the server. If its program is not installed, skip the test, or fail in CI (environment variable CI)."""
+def start_or_skip(server: ServerT) -> ServerT:
+    """Start the server. If its program is not installed, skip the test or, when the variable CI is set, fail it."""
     try:
         return server.start()
     except ServerMissing as error:
@@ -35,7 +35,7 @@ def backstay_redis() -> Iterator[RedisServer]:
     """One Redis server, shared by all tests of the session: use a separate namespace in each test."""
     server = RedisServer()
     try:
-        yield started_or_skip(server)
+        yield start_or_skip(server)
     finally:
         server.stop()
 
@@ -46,6 +46,6 @@ def backstay_postgres() -> Iterator[PostgresServer]:
     pytest.importorskip("psycopg", reason="PostgreSQL needs backstay[postgres]")
     server = PostgresServer()
     try:
-        yield started_or_skip(server)
+        yield start_or_skip(server)
     finally:
         server.stop()

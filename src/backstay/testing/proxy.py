@@ -1,7 +1,8 @@
 """A TCP proxy that injects network faults: it drops, delays and holds requests and replies, and cuts connections.
 
-Faults are rules over requests and can be changed at run time. A connection on which a reply was dropped forwards no
-later reply, because the client would match it with the wrong request; after `heal()` new connections work.
+Faults are rules that match requests; a test can change them while the proxy runs. A connection on which a reply was
+dropped forwards no later reply either, because the client would take it for the dropped one. After `heal()`, new
+connections work.
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
+#: What the proxy does with a request that matches a rule, and with its connection.
 #: drop: the request is forwarded; the connection stays open, but its client receives no further reply.
-#: delay: the request is forwarded after `seconds`.    late: replies are forwarded after `seconds`.
+#: delay: the request is forwarded after `seconds`.
+#: late: the request is forwarded; from then on, each reply on this connection is forwarded after `seconds`.
 #: cut-before: the connection is closed before the request is forwarded.
 #: cut-after: the request is forwarded, and the connection is closed when the reply arrives.
-#: hold: the request is kept until `deliver_held()`, even if the client has disconnected by then.
+#: hold: the request is held back until `deliver_held()`, even if its client disconnects.
 #: blackhole: the connection stays open, but forwards nothing in either direction.
 Action = Literal["drop", "delay", "late", "cut-before", "cut-after", "hold", "blackhole"]
 
 CHUNK = 65536
-#: Timeout in seconds of the proxy's own operations.
+#: Seconds after which the proxy's own operations, such as `cut_all`, time out.
 STEP = 5.0
 
 
 @dataclass
-class Rule:
+class FaultRule:
     """A fault for requests that contain `match`: applied with probability `chance`, at most `times` times."""
 
     action: Action
@@ -40,12 +43,12 @@ class Rule:
     chance: float = 1.0
     times: int | None = None
     seconds: float = 0.0
-    #: Set once the rule was applied.
-    struck: threading.Event = field(default_factory=threading.Event)
+    #: Set when the rule is applied for the first time.
+    applied: threading.Event = field(default_factory=threading.Event)
 
 
-class Pair:
-    """A client's connection, and the proxy's connection to the server for it."""
+class ProxiedConnection:
+    """A client's connection to the proxy, together with the proxy's connection to the server."""
 
     def __init__(
         self, client: asyncio.StreamWriter, server: asyncio.StreamWriter, replies: asyncio.StreamReader
@@ -54,12 +57,12 @@ class Pair:
         self.server = server
         self.replies = replies
         self.silent = False
-        self.deaf = False
+        self.blackholed = False
         self.cut_at_reply = False
         self.late = 0.0
         self.held: list[bytes] = []
-        #: While held requests are delivered: receives the server's reply to them.
-        self.heard: asyncio.Future[bytes] | None = None
+        #: Set by `deliver_held`, which waits on it for the server's reply to the held requests.
+        self.reply: asyncio.Future[bytes] | None = None
 
     def abort(self) -> None:
         self.client.transport.abort()
@@ -72,13 +75,13 @@ class FaultProxy:
     def __init__(self, port: int, *, host: str = "127.0.0.1", seed: int = 0) -> None:
         self.upstream = (host, port)
         self.port = 0
-        #: How often each fault was applied.
-        self.struck: Counter[str] = Counter()
+        #: How often a rule was applied, by its action ("drop", "delay", …).
+        self.applied: Counter[str] = Counter()
         self._random = random.Random(seed)
-        self._rules: tuple[Rule, ...] = ()
+        self._rules: tuple[FaultRule, ...] = ()
         self._muted = False
         self._refusing = False
-        self._pairs: set[Pair] = set()
+        self._pairs: set[ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -104,27 +107,29 @@ class FaultProxy:
         chance: float = 1.0,
         times: int | None = None,
         seconds: float = 0.0,
-    ) -> Rule:
-        """Add a rule for later requests. Only the first rule that applies to a request is used."""
-        rule = Rule(action, match, chance, times, seconds)
+    ) -> FaultRule:
+        """Add a rule for later requests. If several rules match a request, the first one is applied."""
+        rule = FaultRule(action, match, chance, times, seconds)
         self._rules = (*self._rules, rule)
         return rule
 
-    def once(self, action: Action, match: bytes = b"", *, seconds: float = 0.0) -> Rule:
-        """Add a rule for the next matching request only. `rule.struck.wait()` waits until it was applied."""
+    def once(self, action: Action, match: bytes = b"", *, seconds: float = 0.0) -> FaultRule:
+        """Add a rule for the next matching request only. `rule.applied.wait()` waits until that request arrives."""
         return self.rule(action, match, times=1, seconds=seconds)
 
     def drop_replies(self) -> None:
-        """Drop every later reply and push; connections stay open."""
+        """Drop every later message from the server (replies and pushes). Connections stay open."""
         self._muted = True
 
     def refuse(self) -> None:
-        """Cut every connection and close new ones at once, as if the server were down."""
+        """Cut every connection, and close each new one at once, as if the server were down."""
         self._refusing = True
         self.cut_all()
 
     def heal(self) -> None:
-        """Remove all faults. Connections on which a reply was dropped stay silent; held requests stay held."""
+        """Remove all rules and faults. A connection on which a reply was dropped still forwards none, and held requests
+        are still held.
+        """
         self._rules = ()
         self._muted = self._refusing = False
 
@@ -138,8 +143,9 @@ class FaultProxy:
         self._call(cut())
 
     def deliver_held(self, timeout: float = STEP) -> list[bytes]:
-        """Forward the held requests now. Returns the server's reply for each connection that had any."""
-        return self._call(self._deliver(timeout), timeout * (self.held + 2))  # connections are handled one by one
+        """Forward the held requests to the server. Returns its reply for each connection that had held requests."""
+        # `_deliver` handles one connection after another, and waits up to `timeout` for each reply.
+        return self._call(self._deliver(timeout), timeout * (self.held + 2))
 
     async def _deliver(self, timeout: float) -> list[bytes]:
         answers: list[bytes] = []
@@ -147,11 +153,11 @@ class FaultProxy:
             held, pair.held = pair.held, []
             if not held or pair.server.is_closing():
                 continue
-            pair.silent = True  # the client no longer expects this reply
-            pair.heard = self._loop.create_future()
+            pair.silent = True  # the client no longer waits: return the reply to the test, but do not forward it
+            pair.reply = self._loop.create_future()
             pair.server.write(b"".join(held))
             with contextlib.suppress(TimeoutError):
-                answers.append(await asyncio.wait_for(pair.heard, timeout))
+                answers.append(await asyncio.wait_for(pair.reply, timeout))
             pair.server.close()
         return answers
 
@@ -179,12 +185,12 @@ class FaultProxy:
         except OSError:
             client.transport.abort()
             return
-        pair = Pair(client, server, replies)
+        pair = ProxiedConnection(client, server, replies)
         self._pairs.add(pair)
-        back = asyncio.create_task(self._back(pair))
+        back = asyncio.create_task(self._forward_replies(pair))
         try:
-            await self._forth(requests, pair)
-            if pair.held:  # the client has disconnected, but its requests are still held
+            await self._forward_requests(requests, pair)
+            if pair.held:  # the client has disconnected: keep the server's connection for the held requests
                 await back
         except OSError:
             pass
@@ -194,9 +200,9 @@ class FaultProxy:
             await asyncio.wait([back])
             self._pairs.discard(pair)
 
-    async def _forth(self, requests: asyncio.StreamReader, pair: Pair) -> None:
+    async def _forward_requests(self, requests: asyncio.StreamReader, pair: ProxiedConnection) -> None:
         while data := await requests.read(CHUNK):
-            rule = self._strike(data) if not (pair.deaf or pair.held) else None
+            rule = self._find_rule(data) if not (pair.blackholed or pair.held) else None
             if rule is not None:
                 match rule.action:
                     case "drop":
@@ -206,29 +212,29 @@ class FaultProxy:
                     case "late":
                         pair.late = rule.seconds
                     case "cut-before":
-                        rule.struck.set()
+                        rule.applied.set()
                         return
                     case "cut-after":
                         pair.cut_at_reply = True
                     case "hold":
                         pair.held.append(data)
-                        rule.struck.set()
+                        rule.applied.set()
                         continue
                     case "blackhole":
-                        pair.deaf = pair.silent = True
+                        pair.blackholed = pair.silent = True
             if pair.held:
                 pair.held.append(data)
-            elif not pair.deaf:
+            elif not pair.blackholed:
                 pair.server.write(data)
                 await pair.server.drain()
             if rule is not None:
-                rule.struck.set()
+                rule.applied.set()
 
-    async def _back(self, pair: Pair) -> None:
+    async def _forward_replies(self, pair: ProxiedConnection) -> None:
         with contextlib.suppress(OSError):
             while data := await pair.replies.read(CHUNK):
-                if pair.heard is not None and not pair.heard.done():
-                    pair.heard.set_result(data)
+                if pair.reply is not None and not pair.reply.done():
+                    pair.reply.set_result(data)
                 if pair.cut_at_reply:
                     break
                 if self._muted:
@@ -241,13 +247,13 @@ class FaultProxy:
                 await pair.client.drain()
         pair.abort()
 
-    def _strike(self, data: bytes) -> Rule | None:
+    def _find_rule(self, data: bytes) -> FaultRule | None:
         for rule in self._rules:
             if rule.times == 0 or rule.match not in data or self._random.random() >= rule.chance:
                 continue
             if rule.times is not None:
                 rule.times -= 1
-            self.struck[rule.action] += 1
+            self.applied[rule.action] += 1
             return rule
         return None
 
@@ -270,15 +276,16 @@ class FaultProxy:
         if self._loop.is_closed():
             return
         if self._thread.is_alive():
-            self._call(self._shut())
+            self._call(self._close_connections())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
 
-    async def _shut(self) -> None:
+    async def _close_connections(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        # End the handlers by aborting their connections: asyncio's streams log an error if a handler is cancelled.
+        # Abort the connections, so that their handlers end by themselves: asyncio logs an error for a cancelled
+        # handler.
         while self._tasks:
             for pair in list(self._pairs):
                 pair.abort()

@@ -7,27 +7,27 @@ import time
 from collections.abc import Awaitable, Callable
 
 #: Seconds between two checks of the condition.
-LOOK = 0.01
+POLL_SECONDS = 0.01
 #: Seconds to wait for a condition that must eventually hold. It guards against hanging and is no performance bound: it
 #: is long, so that an overloaded machine does not fail the test.
 WITHIN = 60.0
 
 
-def eventually(claim: Callable[[], object], within: float = WITHIN) -> bool:
-    """Wait until `claim()` returns true. Returns False after `within` seconds."""
+def eventually(condition: Callable[[], object], within: float = WITHIN) -> bool:
+    """Wait until `condition()` returns true. Return whether it did so within `within` seconds."""
     deadline = time.monotonic() + within
-    while not claim():
+    while not condition():
         if time.monotonic() > deadline:
-            return bool(claim())
-        time.sleep(LOOK)
+            return bool(condition())
+        time.sleep(POLL_SECONDS)
     return True
 
 
-async def soon(claim: Callable[[], Awaitable[object]], within: float = WITHIN) -> bool:
-    """Wait until `await claim()` returns true. Returns False after `within` seconds."""
+async def soon(condition: Callable[[], Awaitable[object]], within: float = WITHIN) -> bool:
+    """Wait until `await condition()` returns true. Return whether it did so within `within` seconds."""
     deadline = time.monotonic() + within
-    while not await claim():
+    while not await condition():
         if time.monotonic() > deadline:
-            return bool(await claim())
-        await asyncio.sleep(LOOK)
+            return bool(await condition())
+        await asyncio.sleep(POLL_SECONDS)
     return True

@@ -21,7 +21,7 @@ from backstay.job.run_model import LARGEST_RUN
 from backstay.job.store import JOB_STORE
 from backstay.runtime import validation
 from backstay.runtime.core import Core
-from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.effort import Hints
 from backstay.workflow.expressions.expression import parse
 from backstay.workflow.flow_call import FlowCall
 from backstay.workflow.planning.condition import compile_condition
@@ -31,7 +31,7 @@ from backstay.workflow.task import After, Output, Task
 
 R = TypeVar("R")
 
-#: Characters of a key: users read and type keys.
+#: The longest key in characters. It is short, since users read and type keys.
 LONGEST_KEY = 200
 #: Conditions that the store checks without evaluating an expression.
 WHENS: tuple[str, ...] = get_args(When)
@@ -64,9 +64,13 @@ class Flow:
     ) -> Task[R]:
         """Add a job. Arguments are values or outputs of other tasks; the job waits for those tasks and for `after`.
 
-        when: "all_success", "all_done", "any_failure", or an expression like "needs.check.outputs.changed == 'yes'".
-        soft: its failure neither skips dependents nor fails the run. key: its key in the run (default: the job's name).
-        Other options, like labels and retries, belong to the job: `flow.add(build.options(retries=0), …)`.
+        key: The job's key in the run. Default: the name of its type.
+        after: Further tasks that the job waits for, although it uses no output of theirs.
+        when: The condition under which the job starts: "all_success", "all_done", "any_failure", or an expression like
+            "needs.check.outputs.changed == 'yes'".
+        soft: The job's failure neither skips the jobs that wait for it nor fails the run.
+
+        Other options, like labels and retries, are set on the job type: `flow.add(build.options(retries=0), …)`.
         """
         call = FlowCall(self, job, args, kwargs, after)
         name = self._reserve_key(key, call.job.name)
@@ -97,7 +101,8 @@ class Flow:
     ) -> Task[list[R]]:
         """Add one job per item; the item is its first argument. The task's output is the list of results, in order.
 
-        items: values; or the output of a job that returns a list: then a map job adds the jobs when that has completed.
+        items: a list of values, or the output of a job that returns a list. In the second case, an internal map job
+        adds the jobs when the list is known.
         """
         if isinstance(items, (str, bytes, Task, Mapping)):
             kind = type(cast("object", items)).__name__
@@ -114,8 +119,8 @@ class Flow:
             if call is None or raw is None:
                 call = FlowCall(self, job, (item, *args), kwargs, after)
                 raw = call.raw
-            elif call.placed is not None:
-                chains.append(self._add_similar_job(own, raw, call, *call.placed))
+            elif call.template is not None:
+                chains.append(self._add_similar_job(own, raw, call, *call.template))
                 continue
             built = call.job.new_run_job(
                 (item, *args),
@@ -130,7 +135,7 @@ class Flow:
             )
             chains.append(self._add_job(own, name, built, call, when))
             if built.concurrency is None and not self.doc[-1].decided:
-                call.placed = self.jobs[-1], self.doc[-1]
+                call.template = self.jobs[-1], self.doc[-1]
         return Task(self, name, tuple(chains), many=True)
 
     def _map_output(
@@ -179,7 +184,9 @@ class Flow:
         return name
 
     def _add_job(self, key: str, group: str, job: NewJob, call: FlowCall, when: str, *, type_: str = "") -> str:
-        """Add a job to the run, preceded by a decide job if its condition is an expression. Returns its chain."""
+        """Add a job to the run. If its condition is an expression, an internal job that evaluates it (decide job) comes
+        first. Returns the id of the job's chain.
+        """
         text = ""
         if when in WHENS:
             if when != job.when:
@@ -213,7 +220,9 @@ class Flow:
         return self._append(job, doc)
 
     def _add_similar_job(self, key: str, raw: bytes, call: FlowCall, like: NewJob, doc: RunJob) -> str:
-        """Add a job that differs from an added one only in an argument and its key."""
+        """Add a job for another item of a map: a copy of `like`, the job of an earlier item, with this key and these
+        encoded arguments (`raw`). Returns the id of the new job's chain.
+        """
         own = self._reserve_key(key, key)
         job = call.job.copy_run_job(like, raw, id_=self._ids.new(self._shard), key=own, fills=call.fills)
         return self._append(job, replace(doc, key=key, id=job.id, name=key))
@@ -241,6 +250,6 @@ class Flow:
             if root not in there:
                 raise ConfigError(f"when={when!r}: {root} exists only in YAML; a flow has needs and inputs")
             if name not in there[root]:
-                hint = suggest(name, there[root]) or ("; pass it in after=" if root == "needs" else "")
+                hint = Hints().suggest(name, there[root]) or ("; pass it in after=" if root == "needs" else "")
                 raise ConfigError(f"when={when!r}: {root}.{name} does not exist{hint}")
         return known

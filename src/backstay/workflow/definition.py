@@ -1,6 +1,6 @@
-"""The definition of a workflow as data, the same model for YAML and Python. It is stored by name and version.
+"""The definition of a workflow as data: the same model for YAML and Python, stored by name and version.
 
-Storing the same document again, by its digest, creates no new version.
+Storing a definition whose digest equals that of the newest version creates no new version.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from backstay.errors import CorruptRecord
 from backstay.job.api.retry import Backoff
 from backstay.workflow.command.spec import Step
 
+#: Limit of a stored definition, in bytes.
+LARGEST = 4 * 1024 * 1024
+
 Scalar = str | int | float | bool | None
 
 
@@ -23,7 +26,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     description: str = ""
     required: bool = False
-    #: None: null, which is empty text in commands.
+    #: The value if a run is started without this input. None stands for null, which commands see as empty text.
     default: Scalar = None
     #: "": any text, number or boolean.
     type: Literal["", "string", "number", "boolean"] = ""
@@ -31,11 +34,24 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Makes one job per combination of the axes, minus `exclude`, plus `include`."""
+    """Makes one job for each combination of values of the axes, without those that `exclude` lists, and adds those that
+    `include` lists.
+    """
 
     axes: dict[str, tuple[Scalar, ...]] = {}
     include: tuple[dict[str, Scalar], ...] = ()
     exclude: tuple[dict[str, Scalar], ...] = ()
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A connection point of a job in an editor of workflows. Backstay only stores and returns it."""
+
+    id: str
+    label: str
+    direction: Literal["input", "output"]
+    #: Only ports of the same type may be connected.
+    port_type: str = ""
+    color: str | None = None
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,25 +59,29 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str = ""
     needs: tuple[str, ...] = ()
-    #: The text of `if`; "": success().
+    #: The text of `if`; "" means the condition `success()`.
     condition: str = ""
-    #: At least one.
+    #: The scripts that the job runs, in order; at least one.
     steps: tuple[Step, ...] = ()
     env: dict[str, str] = {}
     labels: tuple[str, ...] = ()
     retries: int = 0
-    #: None: the worker's default.
+    #: None: the default backoff.
     backoff: Backoff | None = None
     #: Seconds an attempt may take; 0: no limit.
     timeout: float = 0.0
     priority: int = 0
-    #: `continue-on-error`.
+    #: `continue-on-error`: the job's failure neither skips dependents nor fails the run.
     soft: bool = False
     matrix: Matrix | None = None
-    #: Templates of additional outputs by name; they may refer to the commands' own outputs as `outputs.<key>`.
+    #: Additional outputs: a template for each name. It may refer to outputs that the job's steps set, as
+    #: `${{ outputs.<key> }}`.
     outputs: dict[str, str] = {}
     working_directory: str = ""
     shell: str = ""
+    #: Data of a client (an editor of workflows), stored and returned unchanged.
+    metadata: dict[str, Any] = {}
+    ports: tuple[Port, ...] = ()
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,13 +91,13 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Display name in the HTTP API, if it differs from `name`.
     title: str = ""
     source: Literal["yaml", "python"] = "yaml"
-    #: The value of `on`: stored, not acted on.
+    #: The value of `on`. It is stored for programs that start runs; Backstay itself ignores it.
     on: tuple[str, ...] = ()
     inputs: dict[str, Input] = {}
     env: dict[str, str] = {}
     #: Seconds a run may take; 0: no limit.
     timeout: float = 0.0
-    #: In document order. Empty for Python workflows, whose function builds the jobs of each run.
+    #: The jobs by id, in document order. Empty for Python workflows, whose function builds the jobs of each run.
     jobs: dict[str, JobSpec] = {}
     #: Qualified name of a Python workflow's function, and the digest of its code.
     function: str = ""
@@ -148,6 +168,10 @@ def _job_json(job: JobSpec) -> dict[str, Any]:
     for word in ("env", "labels", "retries", "timeout", "priority", "outputs", "shell"):
         if value := getattr(job, word):
             plain[word] = list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+    if job.metadata:
+        plain["metadata"] = job.metadata
+    if job.ports:
+        plain["ports"] = [msgspec.to_builtins(port) for port in job.ports]
     return plain
 
 

@@ -1,4 +1,4 @@
-"""`FlowCall`: the arguments of a job in a flow, the outputs of other tasks among them, and its dependencies."""
+"""`FlowCall`: the arguments of one job in a flow, which may be outputs of other tasks, and the job's dependencies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from backstay.job.model import NewJob
 from backstay.workflow.run import RunJob
 from backstay.workflow.task import After, Output, Task
 
-#: Options of `flow.add` and `flow.map`. A job's parameter of the same name must be passed by position.
+#: Options of `flow.add` and `flow.map`. If a job's function has a parameter of the same name, pass it by position.
 RESERVED = ("key", "after", "when", "soft")
 
 
 class FlowCall:
-    """One call of a job. Outputs among its arguments are encoded as gaps (`fills`) that the worker fills later."""
+    """One call of a job in a flow. An argument may be the output of another task, that is, of a job or a map that
+    was added before. Such an argument has no value yet: it is encoded as a gap, and `fills` tells the worker which
+    result to insert there.
+    """
 
     def __init__(
         self, flow: object, job: BaseJobType[..., Any], args: Sequence[Any], kwargs: dict[str, Any], after: After
@@ -38,18 +41,19 @@ class FlowCall:
         self.fills = tuple(self._fills)
         self._add_dependencies(after)
         self.tasks = list(self._tasks.values())
-        #: Keys of the tasks in the run; set when the job is added.
+        #: Keys of the jobs that the called job waits for; None until the job is added to the run.
         self.needs: tuple[str, ...] | None = None
-        #: The added job and its document entry, if the jobs of other items differ from them in the item only.
-        self.placed: tuple[NewJob, RunJob] | None = None
+        #: In a map: an added job and its document entry, if the jobs of the next items differ from it only in the item.
+        self.template: tuple[NewJob, RunJob] | None = None
         if len(self.tasks) == 1:
             self.chains = self.tasks[0].chains
         else:
             self.chains = tuple(dict.fromkeys(chain for task in self.tasks for chain in task.chains))
 
     def encode_with_item(self, item: Any) -> bytes | None:
-        """Encode the arguments with another first argument; None if the item contains an output, which needs a new
-        FlowCall.
+        """For a map, which adds the same job once per item: encode the arguments of this call with `item` as the first
+        argument. Returns None if that is not possible, for example because the item contains an output of a task; the
+        caller then makes a new FlowCall.
         """
         codec = self.job.codec
         if codec.first is None or codec.first in self._gaps or _contains_output(item):
@@ -122,7 +126,7 @@ class FlowCall:
 
 
 def _contains_output(value: Any) -> bool:
-    """Whether a value contains an output, or a task (which is an error), at any depth."""
+    """Whether a value is or contains an `Output`, at any depth. Also true for a `Task`, which the caller rejects."""
     if isinstance(value, (Output, Task)):
         return True
     if isinstance(value, dict):

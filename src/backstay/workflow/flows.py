@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from backstay.errors import (
     JobNotFound,
     OutcomeUnknown,
     RunNotFound,
+    RunTooLarge,
     WorkflowError,
     WorkflowNotFound,
 )
@@ -25,14 +27,14 @@ from backstay.job.ids import shard_of
 from backstay.job.model import Job, JobResult, LogLine, State
 from backstay.job.run_model import FINISHED, Definition, NewRun, Run, RunEvent, RunStatus
 from backstay.job.store import JOB_STORE
-from backstay.job.view import plain
+from backstay.job.view import decode_plain
 from backstay.runtime.core import Core
 from backstay.runtime.serialization import PLAIN_CODEC, escape_surrogates
 from backstay.workflow import definition as definitions
 from backstay.workflow.api.mixin import WORKFLOWS
 from backstay.workflow.api.run_waiter import RUN_END_WAITERS, RUN_EVENT_WAITERS, RunWaiter
 from backstay.workflow.definition import Workflow
-from backstay.workflow.planning.plan import plan_run
+from backstay.workflow.planning.plan import QUICK, estimate_cost, plan_run
 from backstay.workflow.view import (
     RunInfo,
     RunJobInfo,
@@ -45,9 +47,9 @@ from backstay.workflow.view import (
     workflow_info,
 )
 
-#: Jobs, or events, per read.
+#: How many jobs, or events, one store call reads.
 PAGE = 1000
-#: Results of jobs per read.
+#: How many results of jobs one store call reads.
 RESULTS = 5000
 
 
@@ -58,6 +60,8 @@ async def put(core: Core, workflow: Workflow) -> Definition:
     """Store a workflow as its next version, unless it equals the newest version."""
     core.check_open()
     raw = definitions.pack(workflow)
+    if len(raw) > definitions.LARGEST:
+        raise RunTooLarge(what=f"the definition of workflow {workflow.name!r}", limit=definitions.LARGEST, unit="bytes")
     found = await send(core, core.services.get(JOB_STORE).put_definition(workflow.name, definitions.digest(raw), raw))
     core.telemetry.emit("workflow.stored", workflow=workflow.name, version=found.version)
     return found
@@ -82,10 +86,18 @@ async def list_workflows(core: Core, after: str, limit: int) -> list[WorkflowInf
 
 
 async def start_by_name(
-    core: Core, name: str, inputs: Mapping[str, Any], version: int, trigger: str, run_id: str = ""
+    core: Core,
+    name: str,
+    inputs: Mapping[str, Any],
+    version: int,
+    trigger: str,
+    run_id: str = "",
+    *,
+    in_thread: Callable[[Callable[[], NewRun]], Awaitable[NewRun]] | None = None,
 ) -> Run:
-    """Start a workflow that this program defines, or else a stored one. `run_id`: chosen by the caller for idempotency:
-    two calls with it start one run. Raises WorkflowNotFound, BadInput.
+    """Start a workflow that this program defines, or else a stored one. The caller may choose `run_id` for idempotency:
+    two calls with the same id start one run. `in_thread`: runs a function outside the event loop; a server plans large
+    runs with it. Raises WorkflowNotFound, BadInput, RunTooLarge.
     """
     known = core.services.get(WORKFLOWS).get(name)
     if known is not None and not version:
@@ -96,8 +108,11 @@ async def start_by_name(
         raise WorkflowError(
             f"workflow {name!r} is defined in Python ({workflow.function}): start it from a program that imports it"
         )
-    new = plan_run(core, workflow, inputs, version=found.version, trigger=trigger, run_id=run_id)
-    return await start(core, new)
+    plan = partial(plan_run, core, workflow, inputs, version=found.version, trigger=trigger, run_id=run_id)
+    size = len(found.doc) + sum(len(value) for value in inputs.values() if isinstance(value, str))
+    if in_thread is None or estimate_cost(workflow, size) <= QUICK:
+        return await start(core, plan())
+    return await start(core, await in_thread(plan))
 
 
 async def start(core: Core, new: NewRun) -> Run:
@@ -116,7 +131,7 @@ async def start(core: Core, new: NewRun) -> Run:
 
 
 def validate_run_id(core: Core, run_id: str) -> str:
-    """Return the id. Raises RunNotFound if it is malformed or names a shard that does not exist."""
+    """Return the id. Raises RunNotFound if the id is malformed, or if the shard number in it does not exist."""
     try:
         shard = shard_of(run_id)
     except ValueError:
@@ -134,7 +149,7 @@ async def _send_for_run(core: Core, run_id: str, op: Op[Run | None]) -> Run:
 
 
 async def get_run(core: Core, run_id: str, *, doc: bool = True) -> Run:
-    """Return the current state of a run. `doc`: read its document as well. Raises RunNotFound."""
+    """Return the current state of a run; doc=False leaves out its document. Raises RunNotFound."""
     core.check_open()
     return await _send_for_run(
         core, run_id, core.services.get(JOB_STORE).get_run(validate_run_id(core, run_id), doc=doc)
@@ -148,7 +163,7 @@ async def list_runs(core: Core, workflow: str, status: RunStatus | None, before:
 
 
 async def cancel(core: Core, run_id: str, reason: str) -> Run:
-    """Cancel a run: idle jobs are cancelled, running jobs are asked to stop. Raises RunNotFound."""
+    """Cancel a run: its running jobs are asked to stop, its other open jobs are cancelled. Raises RunNotFound."""
     core.check_open()
     op = core.services.get(JOB_STORE).cancel_run(validate_run_id(core, run_id), escape_surrogates(reason))
     return await _send_for_run(core, run_id, op)
@@ -163,16 +178,17 @@ async def rerun_failed(core: Core, run_id: str) -> Run:
 
 
 async def retry(core: Core, run_id: str, key: str) -> State:
-    """Retry one job of a run now. If it is an item of a map, the map's gather job is retried as well. Raises
-    RunNotFound, JobNotFound, RetryRefused.
+    """Retry one job of a run now. If the job is an item of a map, its failure made the map's gather job fail, too (the
+    internal job that collects the results of all items). Then the gather job is also retried. Raises RunNotFound,
+    JobNotFound, RetryRefused.
     """
     found = await list_run_jobs(core, run_id)
     job = _find_by_key(found, run_id, key)
     soft = {other.info.chain for other in found if other.soft}
     state = await retry_job(core, await fetch_job(core, job.id), job.key, soft=soft)
     for other in found:
-        # The gather job failed because this item failed. It reads the item's result when it starts, so the order of
-        # the two retries does not matter.
+        # `other` is the failed gather job of the map to which the retried job belongs. It reads the results of the
+        # items when it starts, so it may be retried after the item.
         if other.is_internal and other.key == job.job and other is not job and other.state == "failed":
             await retry_job(core, await fetch_job(core, other.id), other.key, soft=soft)
     await _announce_pending(core, run_id)
@@ -221,7 +237,9 @@ async def list_run_jobs(core: Core, run_id: str) -> list[RunJobInfo]:
 
 
 async def find_job(core: Core, run_id: str, key: str) -> RunJobInfo:
-    """Find a job by its key, its name, its id or the id of its chain. Raises RunNotFound, JobNotFound."""
+    """Find a job of a run. `key`: the job's key, its id, the id of its chain or, if none of these matches, its display
+    name. Raises RunNotFound, JobNotFound.
+    """
     return _find_by_key(await list_run_jobs(core, run_id), run_id, key)
 
 
@@ -242,7 +260,9 @@ async def read_logs(core: Core, run_id: str, key: str, after: int) -> list[Any]:
 
 
 async def read_chain_logs(core: Core, chain: str, after: int) -> list[LogLine]:
-    """Read the joined log of a chain's jobs after line number `after`; at most LONGEST_LOG lines."""
+    """Read the log of a chain: the logs of its jobs, joined. Starts after line number `after`; at most LONGEST_LOG
+    lines.
+    """
     log = ChainLog(core, chain)
     lines: list[LogLine] = []
     while len(lines) < LONGEST_LOG and (page := await log.read(after, LOG_PAGE)):
@@ -259,7 +279,9 @@ async def collect_outputs(core: Core, run: Run) -> dict[str, Any]:
     together: dict[str, list[Any]] = {}
     doc = read_run_doc(run)
     found: Sequence[Job | JobResult] = await list_results(core, run.id)
-    if not has_only_initial_jobs(doc, found):  # keys of jobs that were added later are in the full rows only
+    # `list_results` does not return the jobs' keys. The run's document has the keys of the jobs that it started with.
+    # For jobs that were added later, read the full rows, which have the keys.
+    if not has_only_initial_jobs(doc, found):
         found = await list_job_rows(core, run.id)
     for key, job, row in iter_keyed_jobs(doc, found):
         done = row.state == "completed"
@@ -275,7 +297,7 @@ async def collect_outputs(core: Core, run: Run) -> dict[str, Any]:
 def _decode_result(core: Core, row: Job | JobResult) -> Any:
     raw = row.result or b""
     known = core.services.get(JOB_TYPES).get(row.type)
-    return plain(raw) if known is None else known.decode_result(raw)
+    return decode_plain(raw) if known is None else known.decode_result(raw)
 
 
 # ── waiting ──
@@ -312,7 +334,7 @@ async def stream_events(core: Core, run_id: str, after: int, *, follow: bool) ->
         while True:
             waiter.rearm()
             try:
-                # Read the run before its events: if it has ended by then, this read of the events sees its last one.
+                # Read the run before its events: if the run has ended, the events read after it include the last one.
                 run = await get_run(core, run_id, doc=False)
                 page = await send(core, core.services.get(JOB_STORE).run_events(run_id, after, PAGE))
             except (OutcomeUnknown, EngineUnavailable) as error:
@@ -336,7 +358,7 @@ def to_plain_inputs(values: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            answer[name] = plain(PLAIN_CODEC.encode(value))
+            answer[name] = decode_plain(PLAIN_CODEC.encode(value))
         except (TypeError, ValueError, OverflowError):
             answer[name] = str(value)
     return answer

@@ -11,28 +11,28 @@ from backstay.errors import CorruptRecord
 
 
 class RunJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job that the run was started with. Jobs added later have only `Meta.key`."""
+    """A job that the run was started with. Jobs added later have no such entry; their key is in `Meta.key`."""
 
-    #: "build", "test (3.11)"; unique in the run.
+    #: Unique in the run, as in "build" or "test (3.11)".
     key: str
-    #: Its chain: the id of its first job.
+    #: The id of the job's chain (the job and the jobs that continue it). It is the id of the chain's first job.
     id: str
     #: Display name.
     name: str = ""
-    #: Its id in the definition: "test" for "test (3.11)".
+    #: The job's id in the workflow definition: "test" for the job with the key "test (3.11)".
     job: str = ""
-    #: Keys of the jobs that it waits for.
+    #: Keys of the jobs that this job waits for.
     needs: tuple[str, ...] = ()
     type: str = ""
     #: The script, for a command job.
     command: str = ""
     labels: tuple[str, ...] = ()
-    #: The text of its condition; "": success().
+    #: The text of the job's condition (`if`); "" means `success()`.
     condition: str = ""
     soft: bool = False
     retries: int = 0
     matrix: dict[str, Any] = {}
-    #: The first job of its chain is an internal job (decide or map).
+    #: True if an internal job comes first in this job's chain: it evaluates the condition or expands the map.
     decided: bool = False
 
 
@@ -42,7 +42,7 @@ class RunDoc(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow: str
     inputs: dict[str, Any] = {}
     jobs: tuple[RunJob, ...] = ()
-    #: What started it: "manual", "api", "cron", …
+    #: What started the run: "manual", "api", "cron", …
     trigger: str = "manual"
     #: `on` and `title` of the definition.
     on: tuple[str, ...] = ()
@@ -58,6 +58,11 @@ _decode = msgspec.msgpack.Decoder(RunDoc).decode
 
 def pack_doc(doc: RunDoc) -> bytes:
     return _encode(doc)
+
+
+def pack_job(job: RunJob) -> bytes:
+    """Encode one job as it stands in the document."""
+    return _encode(job)
 
 
 def unpack_doc(raw: bytes) -> RunDoc:

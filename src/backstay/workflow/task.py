@@ -49,7 +49,7 @@ class Output(Generic[R]):
 
 
 class Task(Generic[R]):
-    """A job of a flow, or all jobs of one `flow.map`. Other jobs can wait for it."""
+    """What `flow.add` and `flow.map` return: one job, or all jobs of the map. Other jobs can wait for it."""
 
     __slots__ = ("chains", "flow", "key", "many")
 
@@ -62,7 +62,7 @@ class Task(Generic[R]):
 
     @property
     def output(self) -> Output[R]:
-        """Placeholder for its result, to be passed to other jobs."""
+        """Placeholder for the task's result, to be passed to other jobs as an argument."""
         return Output(self)
 
     def __repr__(self) -> str:

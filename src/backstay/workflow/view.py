@@ -29,7 +29,7 @@ class WorkflowInfo:
     version: int
     digest: str
     created: datetime | None
-    #: None in lists.
+    #: None in the results of `stay.workflows.list`.
     definition: Workflow | None
 
 
@@ -41,19 +41,19 @@ class RunInfo:
     workflow: str
     version: int
     status: RunStatus
-    #: Empty in lists.
+    #: The inputs of the run by name. Empty in the results of `stay.runs.list`.
     inputs: dict[str, Any]
     trigger: str
     created: datetime | None
     started: datetime | None
     finished: datetime | None
-    #: When its timeout cancels it.
+    #: When the run's timeout cancels it; None: never.
     deadline: datetime | None
     cancel_requested: bool
     reason: str
     #: Number of its jobs by state.
     counts: dict[str, int]
-    #: The number of its last event.
+    #: The number of the run's last event. Events are numbered from 1.
     events: int
 
     @property
@@ -63,22 +63,23 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunJobInfo:
-    """A job of a run by its key: the last job of its chain."""
+    """A job of a run, by key. Where a job was continued by others (a chain), this is the last of them."""
 
     key: str
     name: str
-    #: Its id in the definition: "test" for "test (3.11)".
+    #: The job's id in the workflow definition: "test" for the job with the key "test (3.11)".
     job: str
     state: State
-    #: Keys of the jobs that it waits for.
+    #: Keys of the jobs that this job waits for.
     needs: tuple[str, ...]
     condition: str
     command: str
     soft: bool
     matrix: dict[str, Any]
-    #: The last job of its chain: attempts, times, result, error. It is the decide job until that has ended.
+    #: Attempts, times, result and error of the last job that the chain has at this moment. If an internal job evaluates
+    #: the condition first, these are the values of the internal job until it has ended.
     info: JobInfo
-    #: The last job of its chain is an internal job (decide, map or gather).
+    #: True: the last job of its chain is an internal job (decide, map or gather).
     is_internal: bool
 
     @property
@@ -86,7 +87,7 @@ class RunJobInfo:
         return self.info.id
 
 
-def _when(at: Micros) -> datetime | None:
+def _to_datetime(at: Micros) -> datetime | None:
     return instant(at) if at else None
 
 
@@ -95,7 +96,7 @@ def workflow_info(found: Definition) -> WorkflowInfo:
         name=found.workflow,
         version=found.version,
         digest=found.digest,
-        created=_when(found.created),
+        created=_to_datetime(found.created),
         definition=unpack(found.doc) if found.doc else None,
     )
 
@@ -109,10 +110,10 @@ def run_info(run: Run) -> RunInfo:
         status=run.status,
         inputs=doc.inputs,
         trigger=doc.trigger,
-        created=_when(run.created),
-        started=_when(run.started),
-        finished=_when(run.finished),
-        deadline=_when(run.deadline),
+        created=_to_datetime(run.created),
+        started=_to_datetime(run.started),
+        finished=_to_datetime(run.finished),
+        deadline=_to_datetime(run.deadline),
         cancel_requested=run.cancel_requested,
         reason=run.reason,
         counts=dict(run.counts),
@@ -121,7 +122,7 @@ def run_info(run: Run) -> RunInfo:
 
 
 def read_run_doc(run: Run) -> RunDoc:
-    """Decode a run's document; a corrupt one gives an empty document."""
+    """Decode a run's document. Returns an empty document if it is corrupt."""
     try:
         return unpack_doc(run.doc)
     except CorruptRecord:
@@ -140,8 +141,9 @@ def has_only_initial_jobs(doc: RunDoc, rows: Sequence[Job | JobResult]) -> bool:
 
 
 def iter_keyed_jobs(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJob, J]]:
-    """Yield (key, job of the document, row) for all jobs of a run, in document order. Jobs that a map added follow the
-    map's job, and carry its document entry.
+    """Yield (key, entry, job) for each chain of a run, in the order of the run's document `doc`. The entry describes
+    the job in the document; the job is the last one of the chain. Jobs that a map job added follow the map job, and
+    come with its entry.
     """
     last = last_of_chains(rows)
     known = {job.id: job for job in doc.jobs}
@@ -163,11 +165,12 @@ def iter_keyed_jobs(doc: RunDoc, rows: Sequence[J]) -> Iterator[tuple[str, RunJo
 def run_jobs(doc: RunDoc, rows: Sequence[Job]) -> list[RunJobInfo]:
     """Build the views of all jobs of a run."""
     return [
-        _job(job, row) if key == job.key else _added_job(key, job, row) for key, job, row in iter_keyed_jobs(doc, rows)
+        _initial_job(job, row) if key == job.key else _added_job(key, job, row)
+        for key, job, row in iter_keyed_jobs(doc, rows)
     ]
 
 
-def _job(job: RunJob, row: Job) -> RunJobInfo:
+def _initial_job(job: RunJob, row: Job) -> RunJobInfo:
     return RunJobInfo(
         key=job.key,
         name=job.name or job.key,

@@ -5,9 +5,10 @@ import signal
 
 import pytest
 
-from backstay.testing.plugin import started_or_skip
+from backstay.testing.plugin import start_or_skip
 from backstay.testing.servers import RedisServer
-from support.command_line import end_input, eventually, finish, is_gone
+from support.command_line import end_input, eventually, finish
+from support.programs import is_alive
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ def test_a_lost_lease_ends_the_command(cli):
     code, _, err = finish(process)
     assert code == 76
     assert err.startswith("backstay: lease ")
-    assert "was lost: the engine no longer knows it. Ending the command." in err
+    assert "was lost: the engine no longer knows it. Terminating the command." in err
     assert cli.is_free("x")
 
 
@@ -32,7 +33,7 @@ def test_the_message_names_the_new_holder(cli):
     code, _, err = finish(process)
     assert code == 76
     assert "it is held by Successor" in err
-    assert cli.look("x").holders[0].workflow_name == "Successor"
+    assert cli.inspect("x").holders[0].workflow_name == "Successor"
 
 
 def test_a_lost_lease_ends_grandchildren_of_the_command(cli):
@@ -40,15 +41,15 @@ def test_a_lost_lease_ends_grandchildren_of_the_command(cli):
     grandchild = int(process.stdout.readline())
     cli.call("locks", "release", "x", "--force")
     assert finish(process)[0] == 76
-    eventually(lambda: is_gone(grandchild), "the grandchild has ended")
+    eventually(lambda: not is_alive(grandchild), "the grandchild has ended")
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(cli):
-    process = cli.holding("x", "--ttl", "3", "--grace", "0.3", setup="trap 'echo deaf' TERM", script=LOOP)
+    process = cli.holding("x", "--ttl", "3", "--grace", "0.3", setup="trap 'echo ignored' TERM", script=LOOP)
     cli.call("locks", "release", "x", "--force")
     code, out, _ = finish(process)
     assert code == 76
-    assert out == "deaf\n"
+    assert out == "ignored\n"
 
 
 def test_a_grandchild_that_ignores_sigterm_is_killed_after_the_grace(cli):
@@ -57,7 +58,7 @@ def test_a_grandchild_that_ignores_sigterm_is_killed_after_the_grace(cli):
     grandchild = int(process.stdout.readline())
     cli.call("locks", "release", "x", "--force")
     assert finish(process)[0] == 76
-    eventually(lambda: is_gone(grandchild), "the grandchild has ended")
+    eventually(lambda: not is_alive(grandchild), "the grandchild has ended")
 
 
 def test_a_command_may_handle_sigterm_and_exit_by_itself(cli):
@@ -79,7 +80,7 @@ def test_a_loss_detected_at_release_is_reported(cli):
 @pytest.mark.redis
 @pytest.mark.chaos
 def test_an_engine_outage_longer_than_the_ttl_ends_the_command(sqlite_cli):
-    server = started_or_skip(RedisServer())
+    server = start_or_skip(RedisServer())
     try:
         sqlite_cli.url = server.url
         process = sqlite_cli.holding("x", "--ttl", "3")
@@ -95,7 +96,7 @@ def test_an_engine_outage_longer_than_the_ttl_ends_the_command(sqlite_cli):
 @pytest.mark.redis
 @pytest.mark.chaos
 def test_a_failed_release_is_reported_and_the_exit_code_passed_on(sqlite_cli):
-    server = started_or_skip(RedisServer())
+    server = start_or_skip(RedisServer())
     try:
         sqlite_cli.url = server.url
         process = sqlite_cli.holding("x", script="read line; exit 3")
@@ -116,7 +117,7 @@ def test_killing_backstay_ends_the_command_and_the_lock_expires(cli):
     child, grandchild = map(int, process.stdout.readline().split())
     process.kill()
     process.wait()
-    eventually(lambda: is_gone(child) and is_gone(grandchild), "the command has ended")
+    eventually(lambda: not is_alive(child) and not is_alive(grandchild), "the command has ended")
     eventually(lambda: cli.is_free("x"), "the lock has run out")
 
 
@@ -126,7 +127,7 @@ def test_killing_backstay_ends_a_command_that_ignores_sigterm(cli):
     child = int(process.stdout.readline())
     process.kill()
     process.wait()
-    eventually(lambda: is_gone(child), "the command has ended")
+    eventually(lambda: not is_alive(child), "the command has ended")
 
 
 def test_a_process_paused_longer_than_the_ttl_ends_its_command(cli):
@@ -136,4 +137,4 @@ def test_a_process_paused_longer_than_the_ttl_ends_its_command(cli):
     eventually(lambda: cli.is_free("x"), "the lock has run out")
     os.kill(process.pid, signal.SIGCONT)
     assert finish(process)[0] == 76
-    assert is_gone(child)
+    assert not is_alive(child)

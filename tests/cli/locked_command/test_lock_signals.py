@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from support.command_line import end_input, eventually, finish, is_gone
+from support.command_line import end_input, eventually, finish
+from support.programs import is_alive
 
 COUNTING = """
 import signal, sys
@@ -29,7 +30,7 @@ def test_every_signal_reaches_the_command_once(cli):
     for count, name in enumerate(FORWARDED, 1):
         process.send_signal(getattr(signal, name))
         assert process.stdout.readline().split() == FORWARDED[:count]
-    assert cli.look("x").held
+    assert cli.inspect("x").held
     process.send_signal(signal.SIGALRM)
     assert finish(process)[0] == 5
     assert cli.is_free("x")
@@ -48,7 +49,7 @@ def test_the_lock_is_held_until_the_command_has_ended(cli):
     process = cli.holding("x", setup="trap 'echo bye; read line; exit 9' TERM", script=LOOP)
     process.terminate()
     assert process.stdout.readline() == "bye\n"
-    assert cli.look("x").held
+    assert cli.inspect("x").held
     process.stdin.write("go\n")
     process.stdin.flush()
     assert finish(process)[0] == 9
@@ -60,7 +61,7 @@ def test_signals_reach_grandchildren(cli):
     grandchild = int(process.stdout.readline())
     process.terminate()
     assert finish(process)[0] == 143
-    eventually(lambda: is_gone(grandchild), "the grandchild has ended")
+    eventually(lambda: not is_alive(grandchild), "the grandchild has ended")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
@@ -71,7 +72,7 @@ def test_a_signal_while_waiting_leaves_the_queue(cli, name):
     waiter.send_signal(number)
     code, out, err = finish(waiter)
     assert (code, out, err) == (128 + number, "", "")
-    assert cli.look("x").waiter_count == 0
+    assert cli.inspect("x").waiter_count == 0
 
 
 @pytest.mark.race
@@ -111,8 +112,8 @@ def test_a_stopped_command_keeps_its_lock(cli):
     process = cli.holding("x", "--ttl", "2", script="echo $$; exec sleep 60")
     child = int(process.stdout.readline())
     os.kill(child, signal.SIGSTOP)
-    before = cli.look("x").holders[0].expires_at
-    eventually(lambda: cli.look("x").holders[0].expires_at > before, "it is renewed")
+    before = cli.inspect("x").holders[0].expires_at
+    eventually(lambda: cli.inspect("x").holders[0].expires_at > before, "it is renewed")
     os.kill(child, signal.SIGCONT)
     process.terminate()
     assert finish(process)[0] == 143

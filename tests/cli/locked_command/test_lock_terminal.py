@@ -216,7 +216,7 @@ def test_a_lease_that_expired_while_stopped_ends_the_command(sqlite_cli, open_sc
     screen.expect("prompt> ")
     eventually(lambda: sqlite_cli.is_free("x"), "the lock has run out")
     screen.type("fg\n")
-    screen.expect("was lost: .*Ending the command")
+    screen.expect("was lost: .*Terminating the command")
     screen.expect("prompt> ")
     screen.type("echo code $?\n")
     screen.expect("code 76")
@@ -273,7 +273,7 @@ def test_ctrl_c_while_waiting_leaves_the_queue(sqlite_cli, open_screen):
     screen.type("\x03")
     assert screen.process.wait(PATIENCE) == 130
     assert "Traceback" not in screen.drain()
-    assert sqlite_cli.look("x").waiter_count == 0
+    assert sqlite_cli.inspect("x").waiter_count == 0
 
 
 @pytest.mark.parametrize(("answer", "code", "held"), [("n", 1, True), ("y", 0, False)])
@@ -283,7 +283,7 @@ def test_force_asks_on_a_terminal(sqlite_cli, open_screen, answer, code, held):
     screen.expect(r"Release 'x', held by Nightly \(run-1\)\?")
     screen.type(f"{answer}\n")
     assert screen.process.wait(PATIENCE) == code
-    assert sqlite_cli.look("x").held is held
+    assert sqlite_cli.inspect("x").held is held
 
 
 def test_yes_does_not_ask(sqlite_cli, open_screen):

@@ -25,12 +25,12 @@ def test_the_command_gets_its_lock_in_the_environment(cli):
     found = json.loads(done.stdout)
     assert found["BACKSTAY_LOCK_NAME"] == "invoice:42"
     assert len(found["BACKSTAY_LOCK_ID"]) == 32
-    assert int(found["BACKSTAY_FENCE"]) == cli.look("invoice:42").fence > 0
+    assert int(found["BACKSTAY_FENCE"]) == cli.inspect("invoice:42").fence > 0
 
 
 def test_the_lock_is_held_while_the_command_runs(cli):
     process = cli.holding("x", "--execution-id", "run-1", script="read line; exit 3")
-    (holder,) = cli.look("x").holders
+    (holder,) = cli.inspect("x").holders
     assert (holder.workflow_name, holder.execution_id) == ("sh", "run-1")
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -62,7 +62,7 @@ def test_no_wait_gives_up_at_once_and_names_the_holder(cli):
     done = cli.run("lock", "x", "--no-wait", "--", "true")
     assert done.returncode == 75
     assert done.stderr.startswith("backstay: 'x' was not acquired: it is held by Nightly (run-7) since 20")
-    assert cli.look("x").waiter_count == 0
+    assert cli.inspect("x").waiter_count == 0
 
 
 def test_waiting_ends_after_the_timeout_and_names_the_holder(cli):
@@ -70,7 +70,7 @@ def test_waiting_ends_after_the_timeout_and_names_the_holder(cli):
     done = cli.run("lock", "x", "--wait", "0.2s", "--", "true")
     assert done.returncode == 75
     assert "'x' was not acquired within 0.2s: it is held by Nightly" in done.stderr
-    assert cli.look("x").waiter_count == 0
+    assert cli.inspect("x").waiter_count == 0
 
 
 def test_a_waiter_runs_when_the_holder_has_ended(cli):
@@ -112,7 +112,7 @@ def test_a_command_that_cannot_start_takes_no_lock(cli):
     for program, code, why in (("no-such-program", 127, "not found"), (str(plain), 126, "not executable")):
         done = cli.run("lock", "x", "--", program)
         assert (done.returncode, done.stderr) == (code, f"backstay: cannot run {program}: {why}\n")
-    assert cli.look("x").fence == 0
+    assert cli.inspect("x").fence == 0
 
 
 def test_a_program_that_exec_refuses_leaves_no_lock(cli):

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from support.n8n.api import KEY, N8nApi
 from support.n8n.commands import FLOW, Commands
 
@@ -24,7 +24,7 @@ FROM = ("--env-vars", "host=REDIS_HOST,port=REDIS_PORT,password=REDIS_PASSWORD")
 
 @pytest.fixture
 def api():
-    with N8nApi(major=2, tells_version=True) as api:
+    with N8nApi(major=2, reports_version=True) as api:
         yield api
 
 
@@ -74,7 +74,7 @@ def actions(reply):
 
 
 def sent(api):
-    return [method for method, _ in api.asked if method != "GET"]
+    return [method for method, _ in api.requests if method != "GET"]
 
 
 # ── credentials ──
@@ -102,9 +102,9 @@ def test_a_credential_is_created_once_and_its_values_are_never_shown(commands, a
 def test_a_credential_creation_killed_before_it_is_recorded_changes_no_file(commands, api):
     """n8n cannot list credentials, so the unrecorded one stays there; the workspace files are unchanged."""
     before = commands.snapshot()
-    api.carried_out, create = kill_after_change(commands, "manage-credentials", "create", *REDIS, *FROM)
+    api.on_applied, create = kill_after_change(commands, "manage-credentials", "create", *REDIS, *FROM)
     assert create() == -signal.SIGKILL
-    api.carried_out = lambda _method, _path: None
+    api.on_applied = lambda _method, _path: None
     (lost,) = api.credentials
     assert {path: text for path, text in commands.snapshot().items() if path in before} == before
     assert SECRET not in "".join(text.decode() for text in commands.snapshot().values())
@@ -124,7 +124,7 @@ def test_a_dry_run_of_a_credential_shows_the_sources_and_sends_no_request(comman
     assert "port: <REDIS_PORT, number>" in shown
     assert SECRET not in shown
     assert commands.snapshot() == before
-    assert not api.asked
+    assert not api.requests
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_an_interrupted_push_records_created_workflows_and_resumes(commands, api
 @pytest.mark.parametrize("nth", [1, 4, 5, 6])
 def test_a_push_killed_before_n8ns_reply_creates_no_duplicate(commands, api, nth):
     """A push creates four workflows, then updates each and publishes sub-workflows; the kill follows the nth change."""
-    api.carried_out, push = kill_after_change(commands, "push", "--env", "dev", nth=nth)
+    api.on_applied, push = kill_after_change(commands, "push", "--env", "dev", nth=nth)
     assert push() == -signal.SIGKILL
-    api.carried_out = lambda _method, _path: None
+    api.on_applied = lambda _method, _path: None
     assert len(sent(api)) == nth
     reply = commands.json("push", "--env", "dev")
     assert {one["id"] for one in reply["workflows"]} == set(api.workflows)
@@ -285,7 +285,7 @@ def test_error_workflows_are_published_too(commands, api):
 def test_primitives_that_cannot_be_created_in_n8n_are_not_installed(commands, api, monkeypatch):
     monkeypatch.setattr("backstay.n8n.sync.client.PAUSE", 0.01)
     commands.path("lock_release").unlink()
-    commands.do("init", "--env", "prod", "--n8n-url", f"http://127.0.0.1:{lasting_port()}")
+    commands.do("init", "--env", "prod", "--n8n-url", f"http://127.0.0.1:{reserve_port()}")
     mint = ("create-lock", "--include-rate-limit", "--mint")
     assert "no n8n responds" in commands.refused(*mint, code=3)
     commands.variables["N8N_API_KEY"] = "another"

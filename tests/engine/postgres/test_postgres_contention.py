@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from backstay import CorruptRecord, EngineUnavailable
-from backstay.engine.base import Apply, Ping, Scan, Tag, Tagged, Untag, steady
+from backstay.engine.base import Apply, ListTagged, Ping, Scan, Tag, Untag, steady
 from backstay.engine.commit_thread import QueuedOp
 from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.batches.batch_connection import PATIENCE, SKIPS
@@ -17,6 +17,7 @@ from backstay.engine.postgres.engine import PostgresEngine
 from backstay.gate.commands import Acquire, CallerIdentity, Granted, Release
 from backstay.gate.machine import GATE
 from backstay.testing.waiting import eventually
+from support.agreement.engine_agreement import NeverDue
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
 
@@ -77,23 +78,23 @@ BLOCKERS = pytest.mark.parametrize("block", [block_by_lock, block_by_update, blo
 def test_a_locked_row_times_out_and_delays_no_other_name(engine, blocker, block):
     assert isinstance(engine.apply(acquire(engine, "stuck")), Granted)
     block(blocker, engine.namespace, "stuck")
-    answers = {}
+    replies = {}
 
     def ask():
         started = steady()
-        answers["stuck"] = engine.apply_many([acquire(engine, "stuck")])
-        answers["after"] = steady() - started
+        replies["stuck"] = engine.apply_many([acquire(engine, "stuck")])
+        replies["after"] = steady() - started
 
     thread = threading.Thread(target=ask)
     thread.start()
     slowest = 0.0
     while thread.is_alive():
         started = steady()
-        answer, _ = engine.apply_many([acquire(engine, "free", "a"), release(engine, "free", "a")])
+        reply, _ = engine.apply_many([acquire(engine, "free", "a"), release(engine, "free", "a")])
         slowest = max(slowest, steady() - started)
-        assert isinstance(answer, Granted)
-    assert isinstance(answers["stuck"][0], EngineUnavailable)
-    assert PATIENCE <= answers["after"] < PATIENCE + 3
+        assert isinstance(reply, Granted)
+    assert isinstance(replies["stuck"][0], EngineUnavailable)
+    assert PATIENCE <= replies["after"] < PATIENCE + 3
     assert slowest < 1.5  # one lock_timeout, on a busy host
 
 
@@ -110,14 +111,14 @@ def test_an_operation_deferred_beside_a_locked_row_gets_its_reply(engine, blocke
     engine.apply(acquire(engine, "stuck"))
     block_by_insert(blocker, engine.namespace, "new")
     block_by_lock(blocker, engine.namespace, "stuck")
-    answers = {}
-    items = [QueuedOp(acquire(engine, name), i, answers.update) for i, name in enumerate(("stuck", "new"))]
+    replies = {}
+    items = [QueuedOp(acquire(engine, name), i, replies.update) for i, name in enumerate(("stuck", "new"))]
     items[0].skips = SKIPS
     engine._commit_thread.put_items(items)
     assert eventually(lambda: items[1].skips >= SKIPS)
     blocker.execute("ROLLBACK")
-    assert eventually(lambda: len(answers) == 2)
-    assert all(isinstance(answer, Granted) for answer in answers.values())
+    assert eventually(lambda: len(replies) == 2)
+    assert all(isinstance(reply, Granted) for reply in replies.values())
 
 
 def test_the_server_ends_an_idle_transaction_of_the_engine(engine, backstay_postgres):
@@ -159,15 +160,16 @@ def test_two_engines_that_lock_names_in_opposite_orders_both_succeed(engine, bac
 def test_a_deadlock_over_tags_is_retried(engine, blocker):
     """The other side of the deadlock is a foreign session, so the engine's lock order cannot prevent it."""
     blocker.execute("SET deadlock_timeout = '20s'")  # the engine's session detects the deadlock first
+    (batch_connection, _) = engine._connections
+    batch_connection.sweep_schedule = NeverDue()  # the test uses the connection itself
     engine.apply_many([Tag(GATE, tag, "n", MINUTE) for tag in ("a", "b")])
     lock = "SELECT FROM backstay_tag WHERE space = %s AND tag = %s FOR UPDATE"
     blocker.execute(lock, (engine.namespace, b"b"))
-    (lane, _) = engine._connections
-    lane._pipeline.session.execute("SET lock_timeout = 0")
-    lane._pipeline.session.execute("SET deadlock_timeout = '50ms'")
-    answers = []
+    batch_connection._pipeline.session.execute("SET lock_timeout = 0")
+    batch_connection._pipeline.session.execute("SET deadlock_timeout = '50ms'")
+    replies = []
     thread = threading.Thread(
-        target=lambda: answers.extend(engine.apply_many([Tag(GATE, t, "n", MINUTE) for t in "ab"]))
+        target=lambda: replies.extend(engine.apply_many([Tag(GATE, t, "n", MINUTE) for t in "ab"]))
     )
     thread.start()
     try:
@@ -175,7 +177,7 @@ def test_a_deadlock_over_tags_is_retried(engine, blocker):
     finally:
         blocker.execute("ROLLBACK")
     thread.join()
-    assert answers == [None, None]
+    assert replies == [None, None]
 
 
 def test_all_engines_succeed_on_one_contended_name(backstay_postgres, namespace):
@@ -207,10 +209,10 @@ def test_any_text_is_a_name(engine):
     for name in NAMES:
         assert isinstance(engine.apply(acquire(engine, name)), Granted)
         engine.apply(Tag(GATE, name, name, MINUTE))
-        assert engine.apply(Tagged(GATE, name)) == [name]
+        assert engine.apply(ListTagged(GATE, name)) == [name]
         assert engine.apply(Scan(GATE, name)) == [name]
         engine.apply(Untag(GATE, name, (name,)))
-        assert engine.apply(Tagged(GATE, name)) == []
+        assert engine.apply(ListTagged(GATE, name)) == []
     assert engine.apply(Scan(GATE)) == sorted(NAMES, key=str.encode)
 
 
@@ -229,7 +231,7 @@ def test_a_huge_record_is_kept_and_read(engine):
         )
         for i in range(200)
     ]
-    assert not [answer for answer in engine.apply_many(crowd) if isinstance(answer, BaseException)]
+    assert not [reply for reply in engine.apply_many(crowd) if isinstance(reply, BaseException)]
     assert engine.apply(release(engine, "crowd", "t0"))
 
 
@@ -246,8 +248,8 @@ def test_a_corrupt_record_fails_only_its_own_name(engine, admin, backstay_postgr
 def test_a_row_that_another_session_deleted_is_created_again(engine, backstay_postgres):
     first = engine.apply(acquire(engine, "x"))
     engine.apply(release(engine, "x"))
-    with psycopg.connect(backstay_postgres.url, autocommit=True) as neighbour:
-        neighbour.execute("DELETE FROM backstay_state WHERE space = %s", (engine.namespace,))
+    with psycopg.connect(backstay_postgres.url, autocommit=True) as other:
+        other.execute("DELETE FROM backstay_state WHERE space = %s", (engine.namespace,))
     again = engine.apply(acquire(engine, "x", "u"))
     assert isinstance(again, Granted)
     assert again.fence > first.fence

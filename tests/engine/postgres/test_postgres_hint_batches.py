@@ -9,6 +9,7 @@ from backstay.engine.base import Ping, Publish, PublishHint, TakeHint
 from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.connection.wire import Pipeline
 from backstay.engine.postgres.engine import PostgresEngine
+from support.agreement.engine_agreement import NeverDue
 
 pytestmark = pytest.mark.postgres
 
@@ -58,6 +59,8 @@ def test_a_batch_of_hints_is_one_round_trip_without_an_fsync(engine, monkeypatch
         sent.append([text for text, _ in statements])
         return send(self, statements)
 
+    engine.apply_many([Ping()])
+    engine._connections[0].sweep_schedule = NeverDue()  # a sweep has round trips of its own
     monkeypatch.setattr(Pipeline, "send", counted)
     engine.apply_many([hint(engine, "a", 2), take(engine, "a", 1), take(engine, "b", 1)])
     (trip,) = sent

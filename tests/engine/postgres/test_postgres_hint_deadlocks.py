@@ -30,15 +30,15 @@ engine = PostgresEngine(parse(url), namespace=namespace)
 engine.apply(Ping())
 print("ready", flush=True)
 sys.stdin.readline()
-taken, troubles = dict.fromkeys(hints, 0), []
+taken, errors = dict.fromkeys(hints, 0), []
 for _ in range(int(rounds)):
-    for hint, answer in zip(hints, engine.apply_many([TakeHint(hint, 1, 60_000_000) for hint in hints])):
-        if isinstance(answer, BaseException):
-            troubles.append(repr(answer))
+    for hint, reply in zip(hints, engine.apply_many([TakeHint(hint, 1, 60_000_000) for hint in hints])):
+        if isinstance(reply, BaseException):
+            errors.append(repr(reply))
         else:
-            taken[hint] += answer
+            taken[hint] += reply
 engine.close_blocking()
-print(json.dumps([taken, troubles]))
+print(json.dumps([taken, errors]))
 """
 
 
@@ -79,7 +79,7 @@ def test_takes_in_opposite_orders_do_not_deadlock(backstay_postgres, namespace, 
         for taker in takers:
             taker.kill()
             taker.wait()
-    for taken, troubles in outputs:
-        assert troubles == []
+    for taken, errors in outputs:
+        assert errors == []
         assert set(taken.values()) == {ROUNDS}
     assert deadlocks(backstay_postgres.url) == before

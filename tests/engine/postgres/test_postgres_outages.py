@@ -14,10 +14,10 @@ import pytest
 import backstay
 from backstay import EngineError, EngineUnavailable, sync
 from backstay.engine.base import steady
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers.postgres import PostgresServer
 from backstay.testing.waiting import WITHIN, eventually, soon
-from support.nemeses.postgres import OURS, Crash
+from support.nemeses.postgres import ENGINE_BACKENDS, Crash
+from support.servers import running
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 
@@ -25,11 +25,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def server():
     """A server that these tests stop and kill, one after another."""
-    server = PostgresServer()
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(PostgresServer()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -205,10 +202,10 @@ def test_a_message_that_is_too_long_is_refused_at_once(server, namespace):
 def test_a_nemesis_without_a_matching_session_does_nothing(server):
     def engine_backends():
         with psycopg.connect(server.admin_url) as admin:
-            return admin.execute(OURS).fetchall()
+            return admin.execute(ENGINE_BACKENDS).fetchall()
 
     assert eventually(lambda: not engine_backends())
     crash = Crash(server)
     for seed in range(4):
-        crash.strike(None, random.Random(seed))
-    assert not crash.done
+        crash.inject(None, random.Random(seed))
+    assert not crash.counts

@@ -61,8 +61,8 @@ def held(engine, name="x"):
 @pytest.mark.parametrize("action", ["drop", "cut-after"])
 def test_a_lost_reply_to_a_commit_is_outcome_unknown_and_the_commit_took_effect(engine, proxy, direct_engine, action):
     proxy.once(action, b"COMMIT")
-    (answer,) = engine.apply_many([acquire(engine)])
-    assert isinstance(answer, OutcomeUnknown)
+    (reply,) = engine.apply_many([acquire(engine)])
+    assert isinstance(reply, OutcomeUnknown)
     assert held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
@@ -70,8 +70,8 @@ def test_a_lost_reply_to_a_commit_is_outcome_unknown_and_the_commit_took_effect(
 @pytest.mark.parametrize("action", ["cut-before", "blackhole"])
 def test_a_commit_that_never_arrives_is_outcome_unknown_and_changes_nothing(engine, proxy, direct_engine, action):
     proxy.once(action, b"COMMIT")
-    (answer,) = engine.apply_many([acquire(engine)])
-    assert isinstance(answer, OutcomeUnknown)
+    (reply,) = engine.apply_many([acquire(engine)])
+    assert isinstance(reply, OutcomeUnknown)
     assert not held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
@@ -80,8 +80,8 @@ def test_a_commit_that_never_arrives_is_outcome_unknown_and_changes_nothing(engi
 def test_a_timeout_before_the_commit_is_engine_unavailable(engine, proxy, direct_engine, action):
     proxy.once(action, b"BEGIN")
     started = steady()
-    (answer,) = engine.apply_many([acquire(engine)])
-    assert isinstance(answer, EngineUnavailable)
+    (reply,) = engine.apply_many([acquire(engine)])
+    assert isinstance(reply, EngineUnavailable)
     assert 0.9 < steady() - started < 4
     assert not held(direct_engine)
 
@@ -102,21 +102,21 @@ def test_silence_at_any_step_of_opening_a_connection_times_out(engine, proxy, di
     rule = proxy.once(action, word)
     proxy.cut_all()
     started = steady()
-    (answer,) = engine.apply_many([acquire(engine)], timeout=30)
-    assert isinstance(answer, EngineUnavailable), answer
+    (reply,) = engine.apply_many([acquire(engine)], timeout=30)
+    assert isinstance(reply, EngineUnavailable), reply
     assert steady() - started < 10  # the connect timeout is at least two seconds, and the host may be busy
-    assert rule.struck.is_set()
+    assert rule.applied.is_set()
     assert not held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
 
 def test_a_delayed_commit_and_another_ticket_never_both_hold_a_name(engine, proxy, direct_engine):
     proxy.once("hold", b"COMMIT")
-    (answer,) = engine.apply_many([acquire(engine, ticket="zombie")])
-    assert isinstance(answer, OutcomeUnknown)
-    (answer,) = direct_engine.apply_many([acquire(direct_engine, ticket="fresh")])
+    (reply,) = engine.apply_many([acquire(engine, ticket="zombie")])
+    assert isinstance(reply, OutcomeUnknown)
+    (reply,) = direct_engine.apply_many([acquire(direct_engine, ticket="fresh")])
     # Unavailable while the other session has locked the row; granted once the server has ended that session.
-    assert isinstance(answer, (EngineUnavailable, Granted))
+    assert isinstance(reply, (EngineUnavailable, Granted))
     proxy.cut_all()  # the held COMMIT is lost, and the server sees the disconnect
     assert isinstance(direct_engine.apply(acquire(direct_engine, ticket="fresh")), Granted)
     assert [holder.ticket for holder in direct_engine.apply(Read(GATE, "x")).state.holders] == ["fresh"]
@@ -124,8 +124,8 @@ def test_a_delayed_commit_and_another_ticket_never_both_hold_a_name(engine, prox
 
 def test_a_delayed_commit_takes_effect_once(engine, proxy, direct_engine):
     proxy.once("hold", b"COMMIT")
-    (answer,) = engine.apply_many([acquire(engine, ticket="late")])
-    assert isinstance(answer, OutcomeUnknown)
+    (reply,) = engine.apply_many([acquire(engine, ticket="late")])
+    assert isinstance(reply, OutcomeUnknown)
     proxy.deliver_held(timeout=1)
     again = engine.apply(acquire(engine, ticket="late"))
     (holder,) = direct_engine.apply(Read(GATE, "x")).state.holders
@@ -142,9 +142,9 @@ def test_a_commit_that_the_server_turns_into_a_rollback_is_engine_unavailable(en
         return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", fail_first)
-    (answer,) = engine.apply_many([Ping()])  # writes nothing, so only the COMMIT follows
-    assert isinstance(answer, EngineUnavailable)
-    assert "rolled" in str(answer)
+    (reply,) = engine.apply_many([Ping()])  # writes nothing, so only the COMMIT follows
+    assert isinstance(reply, EngineUnavailable)
+    assert "rolled" in str(reply)
 
 
 def test_a_deadline_before_the_commit_is_sent_is_engine_unavailable(engine, direct_engine, monkeypatch):
@@ -155,9 +155,9 @@ def test_a_deadline_before_the_commit_is_sent_is_engine_unavailable(engine, dire
         return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", late)
-    (answer,) = engine.apply_many([acquire(engine)])
+    (reply,) = engine.apply_many([acquire(engine)])
     monkeypatch.undo()
-    assert isinstance(answer, EngineUnavailable)
+    assert isinstance(reply, EngineUnavailable)
     assert not held(direct_engine)
 
 
@@ -176,8 +176,8 @@ def test_a_transaction_that_was_idle_too_long_is_ended_and_changes_nothing(engin
         return commit(self)
 
     monkeypatch.setattr(batch.Batch, "_commit", late)
-    (answer,) = engine.apply_many([acquire(engine)])
-    assert isinstance(answer, EngineError)
+    (reply,) = engine.apply_many([acquire(engine)])
+    assert isinstance(reply, EngineError)
     assert not held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
 
@@ -197,8 +197,8 @@ def test_a_process_that_stops_between_its_writes_and_its_commit_is_ended_by_the_
         return queue(self, statement)
 
     monkeypatch.setattr(Pipeline, "_queue", stop)
-    (answer,) = engine.apply_many([acquire(engine)])
-    assert isinstance(answer, EngineError)
+    (reply,) = engine.apply_many([acquire(engine)])
+    assert isinstance(reply, EngineError)
     assert Pipeline._queue is queue, "it did stop there"
     assert not held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
@@ -225,6 +225,12 @@ class ServerError(pg.OperationalError):
         (ServerError("XX000", "PANIC"), EngineUnavailable, OutcomeUnknown),
         (ServerError("53100", "ERROR"), EngineUnavailable, EngineUnavailable),
         (ServerError("40001", "ERROR"), EngineUnavailable, EngineUnavailable),
+        # Out of memory, too many connections, a full disk at the commit, a read-only server: outages that pass.
+        (ServerError("53200", "ERROR"), EngineUnavailable, EngineUnavailable),
+        (ServerError("53300", "FATAL"), EngineUnavailable, OutcomeUnknown),
+        (pg.OperationalError("FATAL:  sorry, too many clients already"), EngineUnavailable, OutcomeUnknown),
+        (pg.DiskFull("No space left on device"), EngineUnavailable, OutcomeUnknown),
+        (pg.ReadOnlySqlTransaction("cannot execute UPDATE"), EngineUnavailable, OutcomeUnknown),
         (pg.IdleInTransactionSessionTimeout("ended before the commit came"), EngineUnavailable, EngineUnavailable),
         (pg.OperationalError("gone"), EngineUnavailable, OutcomeUnknown),
         (pg.InterfaceError("closed"), EngineUnavailable, OutcomeUnknown),
@@ -239,21 +245,21 @@ def test_an_error_at_the_commit_is_outcome_unknown_unless_the_server_rolled_back
 
 
 def test_a_failed_statement_keeps_the_connection_open(engine, direct_engine):
-    lane = engine._connections[0]
-    pid = lane._pipeline.session.info.backend_pid
+    connection = engine._connections[0]
+    pid = connection._pipeline.session.info.backend_pid
     broken = batch.WRITE
     try:
         batch.WRITE = (
             b"SELECT 1/0 WHERE %b::text[] IS NOT NULL OR %b::bytea[] IS NULL OR %b::bytea[] IS NULL"
             b" OR %b::bigint[] IS NULL OR %s::text IS NULL"
         )
-        (answer,) = engine.apply_many([acquire(engine)])
-        assert isinstance(answer, EngineError)
+        (reply,) = engine.apply_many([acquire(engine)])
+        assert isinstance(reply, EngineError)
     finally:
         batch.WRITE = broken
     assert not held(direct_engine)
     assert isinstance(engine.apply(acquire(engine)), Granted)
-    assert lane._pipeline.session.info.backend_pid == pid
+    assert connection._pipeline.session.info.backend_pid == pid
 
 
 def backend_pids(admin):
@@ -330,13 +336,13 @@ def engine_without_notify(database):
     """An engine whose user may not call pg_notify."""
     engine = PostgresEngine(parse(database.url))
     engine.apply(Ping())
-    lane = engine._connections[0]
-    lane._pipeline.session.execute("CREATE SCHEMA mute")
-    lane._pipeline.session.execute(
-        "CREATE FUNCTION mute.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
+    connection = engine._connections[0]
+    connection._pipeline.session.execute("CREATE SCHEMA no_notify")
+    connection._pipeline.session.execute(
+        "CREATE FUNCTION no_notify.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE insufficient_privilege; END $$"
     )
-    lane._pipeline.session.execute("SET search_path = mute, pg_catalog, public")
+    connection._pipeline.session.execute("SET search_path = no_notify, pg_catalog, public")
     yield engine
     engine.close_blocking()
 

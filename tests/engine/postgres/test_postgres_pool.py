@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 
@@ -16,49 +12,13 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, NullConnectionPool
 
-from backstay import Backstay, ConfigError, EngineError, EngineUnavailable, sync
-from backstay.engine.base import Ping, steady
-from backstay.engine.postgres.address import Address, parse
-from backstay.engine.postgres.batches import batch
-from backstay.engine.postgres.connection.pool_adapter import BlockingPoolAdapter
-from backstay.engine.postgres.pooled_engine import PooledEngine
+from backstay import Backstay, ConfigError, EngineUnavailable, sync
 from backstay.policy import BALANCED, MAX_AVAILABILITY
-from backstay.testing.servers.postgres import PostgresServer
 from backstay.testing.waiting import WITHIN, eventually
 from support.exercise import exercise_async, exercise_blocking
+from support.pool_state import all_returned, drain_into, settings
 
 pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def pools(backstay_postgres):
-    """Create pools and close them at the end."""
-    with ExitStack() as stack:
-
-        def make(conninfo=backstay_postgres.url, *, size=2, **options):
-            options = {"open": True, "timeout": 5, **options}
-            return stack.enter_context(ConnectionPool(conninfo, min_size=size, max_size=size, **options))
-
-        yield make
-
-
-def all_back(pool):
-    stats = pool.get_stats()
-    return stats["pool_available"] == stats["pool_size"] == pool.max_size
-
-
-def settings(connection):
-    names = ("lock_timeout", "idle_in_transaction_session_timeout", "enable_seqscan", "search_path", "application_name")
-    found = {name: connection.execute(f"SHOW {name}", prepare=False).fetchone() for name in names}
-    prepared = "SELECT name, statement FROM pg_prepared_statements ORDER BY name"
-    found["prepared"] = connection.execute(prepared, prepare=False).fetchall()
-    connection.commit()
-    return found
-
-
-def drain_into(stack, pool):
-    """Take every connection of the pool."""
-    return [stack.enter_context(pool.connection()) for _ in range(pool.max_size)]
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -67,7 +27,7 @@ def test_both_apis_work_through_a_pool_and_leave_it_open(pools, size, namespace)
     exercise_blocking(lambda: sync.Backstay(pool, namespace=namespace))
     asyncio.run(exercise_async(lambda: Backstay(engine=pool, namespace=namespace)))
     assert not pool.closed
-    assert eventually(lambda: all_back(pool))
+    assert eventually(lambda: all_returned(pool))
     with pool.connection() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
@@ -161,7 +121,7 @@ def test_an_exhausted_pool_raises_engine_unavailable_in_time(pools, namespace):
             ):
                 stay.lock("x").acquire(wait=0)
         stay.lock("x").acquire(wait=0).release()
-    assert eventually(lambda: all_back(pool))
+    assert eventually(lambda: all_returned(pool))
 
 
 def test_a_full_waiting_queue_of_the_pool_raises_engine_unavailable(pools, namespace):
@@ -207,7 +167,7 @@ def test_leases_are_renewed_while_the_pool_is_exhausted(pools, namespace):
             assert eventually(lambda: lease.is_lost or (lease.expires_at - began).total_seconds() > 3)  # twice the TTL
             assert not lease.is_lost
         assert not lease.release().idempotent
-    assert eventually(lambda: all_back(pool))
+    assert eventually(lambda: all_returned(pool))
 
 
 def test_a_lock_is_released_although_the_pool_was_closed_first(pools, backstay_postgres, namespace):
@@ -240,141 +200,6 @@ def test_a_closed_pool_is_refused(backstay_postgres):
             kind(pool)
 
 
-@pytest.mark.chaos
-def test_broken_connections_of_the_pool_are_skipped(pools, admin, namespace):
-    pool = pools(size=6, kwargs={"application_name": namespace})
-    with sync.Backstay(pool, namespace=namespace) as stay:
-        lease = stay.lock("x").acquire(wait=0)
-        pool.wait()
-        admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (namespace,)
-        )
-        stay.engine.apply(Ping())  # more broken connections than a batch has attempts
-        lease.renew()
-        lease.release()
-    assert eventually(lambda: all_back(pool))
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("trouble", [RuntimeError("a bug"), psycopg.OperationalError("an outage")])
-def test_a_connection_with_an_open_transaction_is_not_returned_as_it_is(pools, namespace, monkeypatch, trouble):
-    pool = pools(size=1)
-    with sync.Backstay(pool, namespace=namespace) as stay:
-        stay.lock("x").acquire(wait=0).release()
-
-        def fail(self):
-            raise trouble
-
-        with monkeypatch.context() as patch:
-            patch.setattr(batch.Batch, "_commit", fail)
-            with pytest.raises(Exception, match=str(trouble)):
-                stay.lock("x").acquire(wait=0)
-        with pool.connection() as connection:
-            assert connection.pgconn.transaction_status == TransactionStatus.IDLE
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-        stay.lock("x").acquire(wait=0).release()
-
-
-@pytest.mark.chaos
-def test_a_connection_known_to_be_broken_is_not_borrowed(pools, admin):
-    pool = pools(size=1)
-    with pool.connection() as connection:
-        pid, socket = connection.info.backend_pid, connection.pgconn.socket
-    admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
-    end = select.poll()
-    end.register(socket, select.POLLRDHUP)
-    assert end.poll(10_000)  # the server's FATAL message and the end of the stream have arrived
-    adapter = BlockingPoolAdapter(pool)
-    session = adapter.borrow(5)
-    assert session.execute("SELECT 1").fetchone() == (1,)
-    adapter.give_back(session)
-
-
-def test_a_connection_returned_with_an_open_transaction_or_pipeline_is_replaced(pools):
-    pool = pools(size=1)
-    adapter = BlockingPoolAdapter(pool)
-    for trouble in ("BEGIN", "pipeline"):
-        session = adapter.borrow(5)
-        pid = session.info.backend_pid
-        if trouble == "BEGIN":
-            session.execute("BEGIN")
-        else:
-            session.pgconn.enter_pipeline_mode()
-        adapter.give_back(session)
-        with pool.connection() as connection:
-            assert connection.info.backend_pid != pid
-            assert connection.pgconn.pipeline_status == PipelineStatus.OFF
-
-
-def test_a_pool_check_may_leave_a_transaction_open(pools, namespace):
-    pool = pools(size=1, check=lambda connection: connection.execute("SELECT 1"))
-    with sync.Backstay(pool, namespace=namespace) as stay:
-        lease = stay.lock("x").acquire(wait=0)
-        assert stay.lock("x").try_acquire() is None
-        lease.release()
-
-
-def test_connection_parameters_are_computed_for_each_connection(pools, backstay_postgres, namespace):
-    asked = []
-
-    def conninfo():
-        asked.append(1)
-        return backstay_postgres.url
-
-    pool = pools(conninfo, size=1, name="web")
-    pool.wait()
-    stay = sync.Backstay(pool, namespace=namespace)
-    before = len(asked)
-    with stay, stay.hub.listen("news"):
-        assert len(asked) > before
-    assert str(stay._core.engine) == "the server of pool 'web'"
-
-
-@pytest.mark.parametrize("given", [RuntimeError("hunter2"), "postgresql://u:hunter2@["])
-def test_failing_connection_parameters_are_an_error_that_does_not_show_them(backstay_postgres, given):
-    def conninfo():
-        if isinstance(given, Exception):
-            raise given
-        return given
-
-    pool = ConnectionPool(conninfo, open=False, name="web")
-    with pytest.raises(EngineError, match="conninfo or kwargs of pool 'web'") as caught:
-        sync.Backstay(pool).engine.connect("hub")
-    assert "hunter2" not in str(caught.value)
-
-
-class Signed(psycopg.Connection):
-    @classmethod
-    def connect(cls, *args, **kwargs):
-        return super().connect(*args, **kwargs)
-
-
-def test_a_setting_that_cannot_be_used_is_named_in_the_error(backstay_postgres, pools):
-    pool = ConnectionPool(backstay_postgres.url, connection_class=Signed, open=False)
-    with pytest.raises(ConfigError, match="connection_class Signed"):
-        sync.Backstay(pool)
-    pool = ConnectionPool("postgresql://u:hunter2@[", open=False)
-    with pytest.raises(ConfigError, match="cannot be parsed") as caught:
-        sync.Backstay(pool)
-    assert "hunter2" not in str(caught.value)
-    pool = pools("postgresql://u:hunter2@127.0.0.1:1/db", size=1)
-    engine = sync.Backstay(pool).engine
-    assert isinstance(engine, PooledEngine)
-    assert "hunter2" not in repr(engine.address) + str(engine)
-
-
-def test_other_postgresql_objects_are_refused_with_what_to_pass(backstay_postgres):
-    with psycopg.connect(backstay_postgres.url) as connection, pytest.raises(ConfigError, match="one caller at a time"):
-        sync.Backstay(connection)
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(backstay_postgres.url.replace("postgresql://", "postgresql+psycopg://"))
-    with pytest.raises(ConfigError, match=r"render_as_string"):
-        sync.Backstay(engine)
-    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with sync.Backstay(url) as stay:
-        stay.lock("x").acquire(wait=0).release()
-
-
 def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
     pool = pools()
     url = f"sqlite:///{tmp_path / 'state.db'}"
@@ -387,76 +212,10 @@ def test_a_pool_carries_the_hints_of_another_engine(pools, namespace, tmp_path):
             message = messages.next(timeout=WITHIN)
         assert message is not None
         assert message.payload == "x"
-    assert eventually(lambda: all_back(pool))
+    assert eventually(lambda: all_returned(pool))
 
 
 def test_the_engines_pool_is_accepted_as_its_hub(pools, namespace):
     pool = pools()
     with sync.Backstay(pool, namespace=namespace, hub=pool) as stay:
         assert stay._core.hub.runner is stay.engine
-
-
-@pytest.mark.timed
-@pytest.mark.chaos
-def test_a_connection_to_a_stopped_server_is_replaced(namespace):
-    with PostgresServer() as server, ConnectionPool(server.url, min_size=2, open=True, timeout=1) as pool:
-        engine = PooledEngine(
-            Address(parse(server.url).parameters, timeout=1), BlockingPoolAdapter(pool), namespace=namespace
-        )
-        engine.apply(Ping())
-        server.pause()
-        began = steady()
-        with pytest.raises(EngineError):
-            engine.apply(Ping())
-        assert steady() - began < 4
-        assert pool.get_stats()["pool_available"] == 1  # the pool is replacing the other one
-        server.resume()
-        assert eventually(lambda: all_back(pool))
-        engine.apply(Ping())
-        engine.close_blocking()
-        with ExitStack() as stack:
-            assert [c.execute("SELECT 1").fetchone() for c in drain_into(stack, pool)] == [(1,), (1,)]
-
-
-FORK = """
-import os, sys, warnings
-warnings.simplefilter("error")
-from psycopg_pool import ConnectionPool
-from backstay.sync import Backstay
-
-with ConnectionPool(sys.argv[1], min_size=2, open=True) as pool:
-    stay = Backstay(pool, namespace=sys.argv[2]).open()
-    lease = stay.lock("fork").acquire(wait=0)
-    before = pool.get_stats()["requests_num"]
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            assert lease.is_lost
-            assert stay.lock("fork").try_acquire() is None
-            stay.lock("child").acquire(wait=0).release()
-            assert pool.get_stats()["requests_num"] == before, "the parent's connections are not ours"
-            stay.close()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
-    lease.renew()
-    assert not lease.release().idempotent
-    stay.close()
-    with pool.connection() as connection:
-        connection.execute("SELECT 1")
-print("fine")
-"""
-
-
-def test_a_forked_child_leaves_the_pool_to_its_parent(backstay_postgres, namespace):
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, backstay_postgres.url, namespace],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=os.environ,
-    )
-    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr

@@ -17,6 +17,7 @@ from backstay.engine.postgres.connection.pool_adapter import AsyncPoolAdapter, C
 from backstay.engine.postgres.pooled_engine import PooledEngine
 from backstay.testing.waiting import WITHIN, soon
 from support.exercise import exercise_async, exercise_blocking
+from support.pool_state import all_returned
 
 pytestmark = pytest.mark.postgres
 
@@ -34,11 +35,6 @@ def open_pool(backstay_postgres):
     return make
 
 
-def all_back(pool):
-    stats = pool.get_stats()
-    return stats["pool_available"] == stats["pool_size"] == pool.max_size
-
-
 async def drain_into(stack, pool):
     return [await stack.enter_async_context(pool.connection()) for _ in range(pool.max_size)]
 
@@ -51,7 +47,7 @@ def test_the_async_api_works_through_a_pool_and_leaves_it_open(open_pool, size, 
             before = pool.get_stats().get("requests_num", 0)
             await exercise_async(lambda: Backstay(pool, namespace=namespace))
             assert pool.get_stats()["requests_num"] > before
-            assert all_back(pool)  # without polling: close waited for it
+            assert all_returned(pool)  # at once, since `close` waits for all connections
             assert not pool.closed
             async with pool.connection() as connection:
                 assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
@@ -70,8 +66,8 @@ def test_close_waits_until_every_connection_is_returned(backstay_postgres, names
         async with Slow(backstay_postgres.url, min_size=2, open=False) as pool:
             async with Backstay(pool, namespace=namespace) as stay:
                 await stay.locks.inspect("x")
-                assert not all_back(pool)
-            assert all_back(pool)
+                assert not all_returned(pool)
+            assert all_returned(pool)
 
     asyncio.run(main())
 
@@ -159,7 +155,7 @@ def test_an_exhausted_pool_raises_engine_unavailable_in_time(open_pool, namespac
                     await stay.lock("x").acquire(wait=0)
             await (await stay.lock("x").acquire(wait=0)).release()
             await stay.close()
-            assert all_back(pool)
+            assert all_returned(pool)
 
     asyncio.run(main())
 
@@ -184,7 +180,7 @@ def test_a_call_cancelled_while_the_pool_is_exhausted_leaks_nothing(open_pool, n
 
             assert await soon(free)
             await stay.close()
-            assert all_back(pool)
+            assert all_returned(pool)
 
     asyncio.run(main())
 
@@ -200,7 +196,7 @@ def test_a_blocking_function_called_on_the_event_loop_does_not_deadlock(open_poo
             assert report() == "done"
             assert await asyncio.to_thread(report) == "done"
             await stay.close()
-            assert all_back(pool)
+            assert all_returned(pool)
 
     asyncio.run(main())
 
@@ -217,7 +213,7 @@ def test_a_connection_for_a_withdrawn_request_is_returned(open_pool):
                 assert await asyncio.to_thread(request.started.wait, 5)
                 assert request.withdraw()
             await giving
-            assert all_back(pool)
+            assert all_returned(pool)
             with pytest.raises(LoopBusy):
                 request.result()
 
@@ -321,7 +317,7 @@ def test_a_pool_carries_the_hints_of_another_engine(open_pool, namespace, tmp_pa
             await (await asyncio.wait_for(waiter, WITHIN)).release()
             await one.close()
             await two.close()
-            assert all_back(pool)
+            assert all_returned(pool)
 
     asyncio.run(main())
 

@@ -8,12 +8,12 @@ import pytest
 from backstay import ConfigError, EngineRefused, EngineUnavailable, SchemaTooNew, sync
 from backstay.engine.base import Ping
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.connection.session import check
+from backstay.engine.postgres.connection.session import check_version
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.rights import grants
-from backstay.testing.plugin import started_or_skip
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.servers.postgres import PostgresServer
+from support.servers import running
 
 pytestmark = pytest.mark.postgres
 
@@ -29,27 +29,23 @@ def ping(url):
 @pytest.fixture(scope="module")
 def password_server():
     """A server that requires a password from every user except its owner."""
-    server = PostgresServer()
-    try:
-        started_or_skip(server)
+    with running(PostgresServer()) as server:
         rules = server.folder / "data" / "pg_hba.conf"
         rules.write_text("host all backstay all trust\nhost all nobody all reject\nhost all all all scram-sha-256\n")
         with psycopg.connect(server.admin_url, autocommit=True) as admin:
             admin.execute("SELECT pg_reload_conf()")
-            admin.execute("CREATE ROLE clerk LOGIN PASSWORD 'hush-hush'")
+            admin.execute("CREATE ROLE app LOGIN PASSWORD 'hush-hush'")
             admin.execute("CREATE ROLE idler NOLOGIN PASSWORD 'hush-hush'")
             admin.execute("CREATE ROLE nobody LOGIN")
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize(
     ("login", "database"),
     [
-        ("clerk:wr0ng-s3cret", "backstay"),
-        ("clerk", "backstay"),
-        ("stranger:wr0ng-s3cret", "backstay"),
+        ("app:wr0ng-s3cret", "backstay"),
+        ("app", "backstay"),
+        ("unknown:wr0ng-s3cret", "backstay"),
         ("idler:hush-hush", "backstay"),
         ("nobody", "backstay"),
         ("backstay:wr0ng-s3cret", "elsewhere"),
@@ -65,19 +61,19 @@ def test_a_refused_login_is_engine_refused_without_secrets(password_server, logi
 
 def test_the_right_password_opens_a_session(password_server):
     with psycopg.connect(password_server.url, autocommit=True) as owner:
-        owner.execute("GRANT CREATE ON SCHEMA public TO clerk")
-    assert ping(f"postgresql://clerk:hush-hush@127.0.0.1:{password_server.port}/backstay")
+        owner.execute("GRANT CREATE ON SCHEMA public TO app")
+    assert ping(f"postgresql://app:hush-hush@127.0.0.1:{password_server.port}/backstay")
 
 
 def test_a_missing_server_is_unavailable():
     with pytest.raises(EngineUnavailable):
-        ping(f"postgresql://backstay:s3cret@127.0.0.1:{lasting_port()}/backstay")
+        ping(f"postgresql://backstay:s3cret@127.0.0.1:{reserve_port()}/backstay")
 
 
 def test_an_outdated_server_is_refused():
-    check(140_000, "x")
+    check_version(140_000, "x")
     with pytest.raises(EngineRefused, match="PostgreSQL 13; Backstay needs 14"):
-        check(130_012, "x")
+        check_version(130_012, "x")
 
 
 def test_a_malformed_url_is_an_error_without_secrets():

@@ -154,7 +154,7 @@ def test_the_sentinels_of_a_client_and_their_own_credentials_are_used(library):
     seeds = engine.seeds
     assert str(seeds) == "redis+sentinel://a:1,b:2/mymaster"
     assert (seeds.address.password, seeds.address.db) == ("hunter2", 5)
-    sentinel_address = seeds.sentinel(seeds.hosts[1])
+    sentinel_address = seeds.sentinel_address(seeds.hosts[1])
     assert (
         sentinel_address.host,
         sentinel_address.port,
@@ -186,11 +186,11 @@ def test_a_credential_provider_is_called_each_time_and_never_shown():
     assert "hunter2" not in repr(address) + str(address)
 
 
-@pytest.mark.parametrize("answer", [None, (), ("a", "b", "c"), (1,), "hunter2"])
-def test_a_malformed_credential_is_an_error_that_does_not_show_it(answer):
+@pytest.mark.parametrize("reply", [None, (), ("a", "b", "c"), (1,), "hunter2"])
+def test_a_malformed_credential_is_an_error_that_does_not_show_it(reply):
     class MalformedProvider(redis.CredentialProvider):
         def get_credentials(self):
-            return answer
+            return reply
 
     for fetch in (lambda it: it.fetch(), lambda it: asyncio.run(it.fetch_async())):
         with pytest.raises(

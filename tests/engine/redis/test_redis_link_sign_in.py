@@ -14,10 +14,10 @@ from backstay.engine.redis.address import parse
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.protocol import pack
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from support.fake_server import FakeServer, Hangup, bulk
+from support.servers import running
 
 pytestmark = pytest.mark.redis
 
@@ -51,11 +51,8 @@ def protected_server():
         f"--user worker on >{SECRET} ~backstay:* &* +@all",
         f"--user shy on >{SECRET} ~* &* +@all -hello",
     )
-    server = RedisServer(options=tuple(part for user in users for part in user.split()))
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(RedisServer(options=tuple(part for user in users for part in user.split()))) as server:
+        yield server
 
 
 def ask(url, *command):
@@ -75,7 +72,7 @@ def all_texts(error, caplog):
 
 
 def test_an_unreachable_server_is_named_in_the_error(open_backstay):
-    port = lasting_port()
+    port = reserve_port()
     with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port}"):
         open_backstay(f"redis://127.0.0.1:{port}/0")
 
@@ -229,13 +226,9 @@ def test_a_loading_server_is_reported_as_unavailable_not_as_a_refusal(open_backs
 
 
 def test_a_read_only_replica_is_reported_as_one(backstay_redis):
-    replica = RedisServer(options=("--replicaof", f"127.0.0.1 {backstay_redis.port}"))
-    try:
-        started_or_skip(replica)
-        with (
-            backstay.sync.Backstay(replica.url, profile=backstay.MAX_AVAILABILITY) as stay,
-            pytest.raises(EngineUnavailable, match="read-only replica"),
-        ):
-            stay.lock("x", wait=0).acquire()
-    finally:
-        replica.stop()
+    with (
+        running(RedisServer(options=("--replicaof", f"127.0.0.1 {backstay_redis.port}"))) as replica,
+        backstay.sync.Backstay(replica.url, profile=backstay.MAX_AVAILABILITY) as stay,
+        pytest.raises(EngineUnavailable, match="read-only replica"),
+    ):
+        stay.lock("x", wait=0).acquire()

@@ -71,11 +71,11 @@ def test_time_goes_on_after_a_restart_of_the_host_with_its_clock_behind(path):
 
 def test_calls_during_close_get_a_result_or_closed():
     engine = SqliteEngine(":memory:")
-    answers: list[object] = []
+    replies: list[object] = []
 
     def ask():
-        while not any(isinstance(answer, Closed) for answer in answers):
-            answers.extend(engine.apply_many([Ping()]))
+        while not any(isinstance(answer, Closed) for answer in replies):
+            replies.extend(engine.apply_many([Ping()]))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:

@@ -10,9 +10,9 @@ import backstay
 import backstay.sync
 from backstay import ConfigError, Middleware, exponential, fixed
 from backstay.job import ids
-from backstay.job.api.retry import LONGEST_DELAY, OwnBackoff
+from backstay.job.api.retry import LONGEST_DELAY, FunctionBackoff
 from backstay.job.metadata import Meta, unpack
-from backstay.job.model import Concurrency, Rate, Unique
+from backstay.job.model import Concurrency, StartRate, Unique
 from backstay.job.store import JOB_STORE
 
 
@@ -82,7 +82,7 @@ def test_options_of_the_definition_apply_to_its_jobs(stay):
     job = new(resize, "a.png")
     assert (job.queue, job.retries, job.priority, job.labels) == ("pics", 5, 7, ("big", "gpu"))
     assert job.concurrency == Concurrency("size:100", 2)
-    assert job.rate == Rate("resize", 600_000, 100)
+    assert job.rate == StartRate("resize", 600_000, 100)
     assert job.unique == Unique("resize:a.png", "until_done", 0)
     assert (job.keep, job.keep_failed) == (10_000_000, 86_400_000_000)
     assert resize.timeout == 60
@@ -136,7 +136,7 @@ def test_concurrency_none_means_no_limit(resize, before):
 
 def test_a_burst_without_a_rate_keeps_the_rate(resize):
     rated = resize.options(rate="10/second")
-    assert new(rated.options(burst=2), "x").rate == Rate("resize", 100_000, 2)
+    assert new(rated.options(burst=2), "x").rate == StartRate("resize", 100_000, 2)
     assert new(rated.options(burst=None), "x").rate == new(rated, "x").rate
     with pytest.raises(ConfigError, match="burst= needs rate="):
         rated.options(rate=None, burst=2)
@@ -278,7 +278,7 @@ def test_a_function_can_be_a_backoff(stay):
     @stay.job(backoff=lambda attempt: attempt * 10)
     def own() -> None: ...
 
-    assert isinstance(own.backoff, OwnBackoff)
+    assert isinstance(own.backoff, FunctionBackoff)
     assert own.backoff.delay(3) == 30
 
 

@@ -10,13 +10,13 @@ import pytest
 from backstay import EngineRefused
 from backstay.job.flows import BATCH, CONCURRENT_BATCHES
 from backstay.testing.waiting import WITHIN
-from support.app import ONE_PLACE, open_app, url_of
+from support.app import UNSHARDED, open_app, url_of
 from support.event_loop import on_a_loop
 
 BATCHES = 6
 
 
-@pytest.fixture(params=ONE_PLACE)
+@pytest.fixture(params=UNSHARDED)
 def stay(request, namespace):
     return open_app(url_of(request.param, request), namespace)
 

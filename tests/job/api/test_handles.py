@@ -15,7 +15,7 @@ from backstay import Cancel, Closed, JobCancelled, JobFailed, JobNotFound, JobSk
 from backstay.job import flows
 from backstay.job.api.completion_waiters import COMPLETION_WAITERS, FOREIGN_ENDS
 from backstay.testing.waiting import WITHIN, soon
-from support.app import KINDS, ONE_PLACE, url_of, working
+from support.app import UNSHARDED, url_of, working
 from support.event_loop import on_a_loop
 
 
@@ -43,11 +43,6 @@ def define(stay):
         raise Cancel("nothing to do")
 
     return add, fail, double, stop
-
-
-@pytest.fixture(params=KINDS)
-def url(request):
-    return url_of(request.param, request)
 
 
 def new_app(url):
@@ -177,7 +172,7 @@ async def test_a_duplicate_of_a_unique_job_gets_the_handle_of_the_first(url):
         assert second.id == first.id
 
 
-@pytest.mark.parametrize("url", ONE_PLACE, indirect=True)
+@pytest.mark.parametrize("url", UNSHARDED, indirect=True)
 @on_a_loop
 async def test_a_deduplicated_handle_inside_a_chain_is_notified_of_job_and_chain_end(url, monkeypatch):
     """A caller whose enqueue was deduplicated waits like the caller that created the job."""

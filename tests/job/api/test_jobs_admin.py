@@ -10,16 +10,11 @@ import pytest
 import backstay
 import backstay.sync
 from backstay import BadArgument, ConfigError, ResultTimeout
-from backstay.job.model import Worker
+from backstay.job.model import WorkerRecord
 from backstay.testing.jobs import Clock
 from backstay.testing.waiting import WITHIN
-from support.app import KINDS, ONE_PLACE, reaches, url_of, working
+from support.app import UNSHARDED, url_of, wait_for_state, working
 from support.event_loop import on_a_loop
-
-
-@pytest.fixture(params=KINDS)
-def url(request):
-    return url_of(request.param, request)
 
 
 def new_app(url):
@@ -48,7 +43,7 @@ async def test_the_dead_letter_is_listed_retried_and_purged(url):
         async with working(stay):
             handles = await broken.job.enqueue_many([(i,) for i in range(5)])
             for handle in handles:
-                await reaches(stay, handle, "failed")
+                await wait_for_state(stay, handle, "failed")
             dead = await stay.jobs.dead.list()
             assert [job.args for job in dead] == [{"n": n} for n in (4, 3, 2, 1, 0)]
             assert dead[0].error.message == "broken"
@@ -147,6 +142,38 @@ async def test_a_job_of_another_program_is_enqueued_by_name(url):
         assert "resize" not in here.internals.job_types
 
 
+@pytest.mark.parametrize("api", ["async", "blocking"])
+def test_a_program_that_does_not_define_a_job_says_that_it_does_not_know_its_options(api, caplog):
+    """Once for each type; and not if the call passes the options, or if the process has the definition."""
+    given = [{}, {"retries": 7}, {"queue": "mail", "retries": 7}]
+
+    async def enqueue_all():
+        async with backstay.Backstay("memory://") as stay:
+            stay.job(retries=5, queue="here")(known)
+            names = ["other", "other", "third", "known"]
+            handles = [
+                await stay.jobs.enqueue(name, {}, **options) for name, options in zip(names, [*given, {}], strict=True)
+            ]
+            return [await stay.jobs.get(handle.id) for handle in handles]
+
+    def enqueue_all_blocking():
+        with backstay.sync.Backstay("memory://") as stay:
+            stay.job(retries=5, queue="here")(known)
+            names = ["other", "other", "third", "known"]
+            handles = [
+                stay.jobs.enqueue(name, {}, **options) for name, options in zip(names, [*given, {}], strict=True)
+            ]
+            return [stay.jobs.get(handle.id) for handle in handles]
+
+    def known() -> None: ...
+
+    jobs = asyncio.run(enqueue_all()) if api == "async" else enqueue_all_blocking()
+    assert [(job.queue, job.retries) for job in jobs] == [("default", 3), ("default", 7), ("mail", 7), ("here", 5)]
+    (warning,) = [entry.getMessage() for entry in caplog.records if "not defined in this process" in entry.getMessage()]
+    assert "'other'" in warning
+    assert "queue='default', retries=3" in warning
+
+
 @on_a_loop
 async def test_jobs_of_a_paused_queue_are_not_claimed_until_it_is_resumed(url):
     async with new_app(url) as stay:
@@ -174,7 +201,7 @@ async def test_draining_waits_for_running_jobs(url):
 
         async with working(stay):
             handle = await slow.enqueue()
-            await reaches(stay, handle, "running")
+            await wait_for_state(stay, handle, "running")
             with pytest.raises(ResultTimeout, match="paused with 1 jobs still running"):
                 await stay.queues.drain("default", timeout=0.2)
             draining = asyncio.create_task(stay.queues.drain("default"))
@@ -184,7 +211,7 @@ async def test_draining_waits_for_running_jobs(url):
             assert queue.completed == 1
 
 
-@pytest.mark.parametrize("url", ONE_PLACE, indirect=True)
+@pytest.mark.parametrize("url", UNSHARDED, indirect=True)
 @on_a_loop
 async def test_the_rate_of_a_queue_applies_to_all_its_jobs(url):
     async with new_app(url) as stay:
@@ -227,7 +254,7 @@ async def test_a_worker_is_busy_while_it_runs_jobs_and_offline_without_heartbeat
     async with backstay.Backstay(engine=engine) as stay:
         store = stay.internals.job_store
         for name, running in (("idle", 0), ("busy", 2)):
-            await stay._core.port.apply(store.heartbeat(Worker(id=name, running=running)))
+            await stay._core.port.apply(store.heartbeat(WorkerRecord(id=name, running=running)))
         assert {worker.id: worker.status for worker in await stay.jobs.workers()} == {"idle": "idle", "busy": "busy"}
         clock.advance(31)
         assert {worker.status for worker in await stay.jobs.workers()} == {"offline"}

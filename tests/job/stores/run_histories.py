@@ -1,5 +1,5 @@
-"""Random histories of workflow runs for property tests: small graphs, all ways to end, people who change their minds.
-Played on the model and on a real store at once, as in `job_scripts`.
+"""Random histories of workflow runs for property tests: small graphs, every outcome of a job, cancellations, retries
+and reruns.
 """
 
 from __future__ import annotations
@@ -8,41 +8,41 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import msgspec
-from job_histories import LEASE, OOPS, SECOND, Dice, Lockstep
+from job_histories import JobLockstep
+from lockstep import LEASE, OOPS, SECOND, Apply, Dice
 
-from backstay.job.model import AGEING, Claim, Finish, NewJob
+from backstay.job.exchange import Claim
+from backstay.job.model import AGEING, Finish, NewJob
 from backstay.job.run_model import FINISHED, NewRun, RunEvent
 from backstay.testing.waiting import eventually
 
 QUEUES = (("q1",),)
 KINDS = ("complete",) * 5 + ("fail", "fail", "skip", "skip", "retry", "snooze", "release", "cancel")
 WHENS = ("all_success", "all_success", "all_done", "any_failure")
-#: How often each happens.
-RUN_DEEDS = (
-    ["exchange"] * 14
-    + ["start"] * 4
-    + ["rerun"] * 4
-    + ["cancel_run"] * 3
-    + ["trigger"] * 3
-    + ["cancel", "cancel", "enqueue", "join", "reap", "again", "prune", "purge", "check", "twice_run", "look"]
-)
-WHY_NOT = "why not"
-#: Reasons set by the script or by the contract. For lost or late workers each store has its own text.
-KNOWN_WORDS = ("", WHY_NOT, OOPS.message, *FINISHED)
+REASON = "why not"
+#: The reasons that are the same in every store: those of the test and of the contract. For an expired lease each store
+#: has its own text.
+EQUAL_REASONS = ("", REASON, OOPS.message, *FINISHED)
 
 
-class RunLockstep(Lockstep):
-    """One history of runs on both sides."""
+class RunLockstep(JobLockstep):
+    """Histories of runs and their jobs."""
 
-    deeds = RUN_DEEDS
+    actions = (
+        ["exchange"] * 14
+        + ["start"] * 4
+        + ["rerun"] * 4
+        + ["cancel_run"] * 3
+        + ["trigger"] * 3
+        + ["cancel", "cancel", "enqueue", "join", "reap", "again", "prune", "purge", "check", "twice_run", "query"]
+    )
 
-    def __init__(self, other: Any, now: int, space: int) -> None:
-        super().__init__(other, now, space)
+    def __init__(self, apply: Apply, now: int, space: int) -> None:
+        super().__init__(apply, now, space)
         self._runs: list[NewRun] = []
+        #: The number of events of each run that have been compared.
         self._compared: Counter[str] = Counter()
-        self._cursor = self._ask_other("events", 0, "$").cursor
-
-    # ── what happens ──
+        self._cursor = self._apply_to_store("events", 0, "$").cursor
 
     def _start(self, dice: Dice) -> None:
         run = next(self._ids)
@@ -82,10 +82,10 @@ class RunLockstep(Lockstep):
         self._both("enqueue", 0, [self._new(dice)])
 
     def _join(self, dice: Dice) -> None:
-        """A job is added from outside to a run that goes on."""
-        going = [run for run in self.model._runs.values() if not run.is_finished]
-        if going:
-            run = dice.pick(going)
+        """Enqueue a job of a run that has not finished."""
+        unfinished = [run for run in self.model._runs.values() if not run.is_finished]
+        if unfinished:
+            run = dice.pick(unfinished)
             self._both("enqueue", 0, [self._of_run(dice, run.new.id, [row.chain for row in run.jobs])])
 
     def _finish(self, dice: Dice, row: Any) -> Finish:
@@ -110,7 +110,7 @@ class RunLockstep(Lockstep):
     def _exchange(self, dice: Dice) -> None:
         running = [row for row in self.model._rows.values() if row.state == "running"]
         if any(row.until <= self.now for row in running):
-            # Whether a finish under an expired lease that was not reaped still counts is up to the store.
+            # The contract leaves open whether a finish under an expired, not yet reaped lease still counts.
             self._both("reap", 0)
         running = [row for row in running if row.until > self.now]
         finishes = tuple(self._finish(dice, row) for row in dice.some(running, 3))
@@ -119,7 +119,7 @@ class RunLockstep(Lockstep):
 
     def _cancel_run(self, dice: Dice) -> None:
         if self._runs:
-            self._both("cancel_run", dice.pick(self._runs).id, WHY_NOT)
+            self._both("cancel_run", dice.pick(self._runs).id, REASON)
 
     def _rerun(self, dice: Dice) -> None:
         finished = [run.new for run in self.model._runs.values() if run.is_finished]
@@ -134,71 +134,75 @@ class RunLockstep(Lockstep):
             self._both("start_run", dice.pick(known))
 
     def _prune(self, dice: Dice) -> None:
-        # How a run counts among what was deleted is the store's affair.
+        # Each store counts the records of a deleted run in its own way.
         self._both("prune", 0, 1000, lenient=True)
 
-    def _look(self, dice: Dice) -> None:
+    def _query(self, dice: Dice) -> None:
         status = dice.pick((None, "queued", "running", *FINISHED))
         self._both("list_runs", workflow=dice.pick(("", "w1")), status=status, limit=dice.pick((50, 2)))
         for new in self._known[-5:]:
             self._both("get_outputs", new.id)
 
-    # ── both sides ──
+    # ── comparison ──
 
-    def _ask_other(self, verb: str, *args: Any, **named: Any) -> Any:
-        return self.other(self.now, verb, args, named)
+    def _apply_to_store(self, verb: str, *args: Any, **named: Any) -> Any:
+        return self._apply(self.now, verb, args, named)
 
-    def _plain(self, answer: Any, *, translate: bool = False) -> Any:
-        if isinstance(answer, list) and answer and hasattr(answer[0], "workflow"):
-            return [self._plain_run(run) for run in answer]
-        return self._plain_run(answer) if hasattr(answer, "workflow") else super()._plain(answer, translate=translate)
+    def _comparable(self, reply: Any, *, translate: bool = False) -> Any:
+        if isinstance(reply, list) and reply and hasattr(reply[0], "workflow"):
+            return [self._comparable_run(run) for run in reply]
+        if hasattr(reply, "workflow"):
+            return self._comparable_run(reply)
+        return super()._comparable(reply, translate=translate)
 
-    def _plain_run(self, run: Any) -> dict[str, Any]:
+    def _comparable_run(self, run: Any) -> dict[str, Any]:
         fields = msgspec.structs.asdict(run)
         fields["reason"] = bool(run.reason)
         return fields
 
     def _compare(self) -> None:
         super()._compare()
-        told: defaultdict[str, list[RunEvent]] = defaultdict(list)
-        self._listen(told)
+        read: defaultdict[str, list[RunEvent]] = defaultdict(list)
+        self._read_events(read)
         for id_, run in self.model._runs.items():
-            self._demand(self._plain(self._ask_other("get_run", id_)), self._plain(run.view()))
+            self._assert_equal(self._comparable(self._apply_to_store("get_run", id_)), self._comparable(run.view()))
             first = self._compared[id_]
-            theirs = self._ask_other("run_events", id_, first)
-            self._demand(_story(theirs, first), _story(run.events[first:], first))
-            self._hear(told, id_, len(theirs))
-            self._demand(told.pop(id_, []), theirs)
+            events = self._apply_to_store("run_events", id_, first)
+            self._assert_equal(_comparable_events(events, first), _comparable_events(run.events[first:], first))
+            self._await_events(read, id_, len(events))
+            self._assert_equal(read.pop(id_, []), events)
             self._compared[id_] = len(run.events)
-        for id_, events in told.items():  # it was begun, ended and pruned between two looks: not in this test
-            raise AssertionError(f"{id_} is nobody's, and told {events}")
+        for id_, events in read.items():
+            raise AssertionError(f"the store has events of the unknown run {id_}: {events}")
 
-    def _listen(self, told: defaultdict[str, list[RunEvent]]) -> None:
-        """The events of all runs, by run."""
-        while (page := self._ask_other("events", 0, self._cursor, 50)).events:
+    def _read_events(self, read: defaultdict[str, list[RunEvent]]) -> None:
+        """Add the new events of all runs to `read`, by run."""
+        while (page := self._apply_to_store("events", 0, self._cursor, 50)).events:
             self._cursor = page.cursor
             for event in page.events:
-                told[event.run].append(event)
+                read[event.run].append(event)
 
-    def _hear(self, told: defaultdict[str, list[RunEvent]], run: str, count: int) -> None:
-        """A store may hold events back while another transaction is under way, which may be the server's own."""
+    def _await_events(self, read: defaultdict[str, list[RunEvent]], run: str, count: int) -> None:
+        """Read until a run has `count` new events. PostgreSQL holds events back while an older transaction is open,
+        which may be one of the server itself.
+        """
 
-        def all_told() -> bool:
-            if len(told[run]) < count:
-                self._listen(told)
-            return len(told[run]) >= count
+        def all_read() -> bool:
+            if len(read[run]) < count:
+                self._read_events(read)
+            return len(read[run]) >= count
 
-        eventually(all_told)
+        eventually(all_read)
 
 
-def _story(events: list[RunEvent], first: int) -> dict[str, Any]:
-    """What must be equal of new events: their numbers, the run's events, and each job's events in order. Which job
-    comes first is up to each store.
+def _comparable_events(events: list[RunEvent], first: int) -> dict[str, Any]:
+    """Return the parts of new events that must be equal: their numbers, the events of the run itself, and the events of
+    each job in order. The order among jobs is up to each store.
     """
     by_job: defaultdict[str, list[Any]] = defaultdict(list)
     lapsed = {event.job for event in events if event.kind == "lease_expired"}
     for event in events:
-        why = event.why if event.why in KNOWN_WORDS and event.job not in lapsed else "some"
+        why = event.why if event.why in EQUAL_REASONS and event.job not in lapsed else "some"
         by_job[event.job].append((event.kind, event.at, event.attempt, event.worker, why))
     kinds = [event.kind for event in events]
     return {

@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from store_drivers import HINTS_ON_REDIS, open_driver
 
-from backstay.testing.conformance.job import JobSuite, LocalStoreDriver, RemoteStoreDriver
-from support.job_model.driver import ModelDriver
+from backstay.testing.conformance.job import JobSuite
+from support.conformance import POSTGRES, REDIS, every_engine
 
-REDIS, POSTGRES = pytest.mark.redis, pytest.mark.postgres
-SET_UPS = [
+SETUPS = [
     pytest.param(("model", None), id="model"),
-    pytest.param(("memory", "async"), id="memory-async"),
-    pytest.param(("memory", "blocking"), id="memory-blocking"),
-    pytest.param(("sqlite", "async"), id="sqlite-async"),
-    pytest.param(("sqlite", "blocking"), id="sqlite-blocking"),
-    pytest.param(("sqlite", "processes"), id="sqlite-processes"),
-    pytest.param(("redis", "async"), id="redis-async", marks=REDIS),
-    pytest.param(("redis", "blocking"), id="redis-blocking", marks=REDIS),
-    pytest.param(("redis", "processes"), id="redis-processes", marks=REDIS),
-    pytest.param(("postgres", "async"), id="postgres-async", marks=POSTGRES),
-    pytest.param(("postgres", "blocking"), id="postgres-blocking", marks=POSTGRES),
-    pytest.param(("postgres", "processes"), id="postgres-processes", marks=POSTGRES),
-    pytest.param(("sqlite", "hints on redis"), id="sqlite-hub-redis", marks=REDIS),
-    pytest.param(("postgres", "hints on redis"), id="postgres-hub-redis", marks=(POSTGRES, REDIS)),
+    *every_engine("async", "blocking", "processes"),
+    pytest.param(("sqlite", HINTS_ON_REDIS), id="sqlite-hub-redis", marks=REDIS),
+    pytest.param(("postgres", HINTS_ON_REDIS), id="postgres-hub-redis", marks=(POSTGRES, REDIS)),
 ]
 
 
-@pytest.fixture(scope="module", params=SET_UPS)
-def store(request, tmp_path_factory):
-    kind, api = request.param
-    if kind == "model":
-        with ModelDriver() as driver:
-            yield driver
-        return
-    if kind == "memory":
-        url = "memory://"
-    elif kind == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('job') / 'job.db'}?synchronous=normal"
-    else:
-        url = request.getfixturevalue(f"backstay_{kind}").url
-    with made(url, api, request) as driver:
+@pytest.fixture(scope="module", params=SETUPS)
+def store(request):
+    with open_driver(*request.param, request) as driver:
         yield driver
-
-
-def made(url, api, request):
-    if api == "processes":
-        return RemoteStoreDriver(url)
-    if api == "hints on redis":
-        return LocalStoreDriver(url, hub=request.getfixturevalue("backstay_redis").url)
-    return LocalStoreDriver(url, api=api)
 
 
 class TestJobStores(JobSuite):

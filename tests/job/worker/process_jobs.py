@@ -1,4 +1,4 @@
-"""Jobs for child processes: they must be found in a module."""
+"""Jobs that run in child processes, which import them from this module."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def die_before_its_child(path: str) -> None:
 
 
 @stay.job(pool="process", retries=0)
-def leave() -> None:
+def exit_process() -> None:
     sys.exit(4)
 
 
 @stay.job(pool="process", retries=0, timeout=0.5)
-def deaf() -> None:
+def endless() -> None:
     while True:
         time.sleep(0.1)
 
 
 @stay.job(pool="process", retries=0)
-def patient() -> None:
+def wait_for_cancel() -> None:
     ctx = backstay.current_job()
     ctx.log("waiting")
     ctx.progress(0.25)
@@ -56,7 +56,7 @@ def patient() -> None:
 
 
 @stay.job(pool="process", retries=0)
-def until(path: str) -> int:
+def wait_for_file(path: str) -> int:
     ctx = backstay.current_job()
     ctx.progress(0.25)
     while not Path(path).exists():
@@ -66,7 +66,7 @@ def until(path: str) -> int:
 
 
 @stay.job(pool="process")
-def wavering() -> str | Snooze:
+def snooze_once() -> str | Snooze:
     ctx = backstay.current_job()
     ctx.outputs["who"] = ctx.id
     if not ctx.snoozes:

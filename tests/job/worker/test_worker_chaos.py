@@ -1,4 +1,4 @@
-"""Many jobs, several workers, and whatever can happen to them: killed, put to sleep, drained, the engine restarted."""
+"""Many jobs on several workers that are killed, paused and drained while the engine restarts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import eventually
-from support.app import ONE_PLACE, url_of
+from support.app import UNSHARDED, url_of
 from support.worker_pool import WorkerPool
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 JOBS = 1500
-SHARED = [kind for kind in ONE_PLACE if kind != "memory"]
+SHARED = [kind for kind in UNSHARDED if kind != "memory"]
 LEASE = 2
 
 
 @pytest.fixture(params=SHARED)
-def scene(request, tmp_path, namespace):
-    """A shop, and what restarts its engine, where that can be done."""
+def pool_and_restart(request, tmp_path, namespace):
+    """A worker pool, and a function that restarts its engine, or None on SQLite and PostgreSQL."""
     kind = request.param
     with contextlib.ExitStack() as stack:
         restart = None
@@ -34,36 +34,36 @@ def scene(request, tmp_path, namespace):
             url, restart = server.url, server.restart
         else:
             url = url_of(kind, request)
-        shop = WorkerPool(url, namespace, tmp_path)
-        stack.callback(shop.close)
-        yield shop, restart
+        pool = WorkerPool(url, namespace, tmp_path)
+        stack.callback(pool.close)
+        yield pool, restart
 
 
-def test_no_job_is_lost_repeated_or_stuck_under_worker_faults(scene):
-    shop, restart = scene
+def test_no_job_is_lost_repeated_or_stuck_under_worker_faults(pool_and_restart):
+    pool, restart = pool_and_restart
     dice = random.Random(7)
     for start in range(0, JOBS, 500):
         for n in range(start, start + 500):
-            shop.enqueue("record", {"n": n, "seconds": 0.02}, retries=1000)
+            pool.enqueue("record", {"n": n, "seconds": 0.02}, retries=1000)
     options = ("--concurrency", "8", "--lease", str(LEASE), "--drain", "1", "--grace", "0.5")
-    workers = [shop.worker(*options) for _ in range(3)]
-    sleeping = []
+    workers = [pool.worker(*options) for _ in range(3)]
+    paused = []
     restarts = 0
     deadline = time.monotonic() + 90
-    while _done(shop) < JOBS and time.monotonic() < deadline:
+    while _done(pool) < JOBS and time.monotonic() < deadline:
         time.sleep(0.4)
-        for process in sleeping:
+        for process in paused:
             process.send_signal(signal.SIGCONT)
-        sleeping.clear()
+        paused.clear()
         victim = dice.randrange(len(workers))
         process = workers[victim]
-        match dice.choice(["kill", "sleep", "drain", "nothing", "restart"]):
+        match dice.choice(["kill", "pause", "drain", "nothing", "restart"]):
             case "kill":
                 os.kill(process.pid, signal.SIGKILL)
                 process.wait()
-            case "sleep" if process.poll() is None:
+            case "pause" if process.poll() is None:
                 process.send_signal(signal.SIGSTOP)
-                sleeping.append(process)
+                paused.append(process)
                 time.sleep(dice.choice([0.5, LEASE + 1]))
             case "drain" if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -72,27 +72,27 @@ def test_no_job_is_lost_repeated_or_stuck_under_worker_faults(scene):
                 restart()
             case _:
                 pass
-        workers = [shop.worker(*options) if process.poll() is not None else process for process in workers]
-    for process in sleeping:
+        workers = [pool.worker(*options) if process.poll() is not None else process for process in workers]
+    for process in paused:
         process.send_signal(signal.SIGCONT)
-    assert eventually(lambda: _done(shop) == JOBS, 90), (_counts(shop), len(shop.workers))
-    counts = _counts(shop)
+    assert eventually(lambda: _done(pool) == JOBS, 90), (_counts(pool), len(pool.workers))
+    counts = _counts(pool)
     assert (counts.pending, counts.running, counts.scheduled, counts.failed) == (0, 0, 0, 0)
     fences = defaultdict(list)
-    for _, n, _, fence, _ in shop.lines("start"):
+    for _, n, _, fence, _ in pool.lines("start"):
         fences[n].append(int(fence))
     ended = defaultdict(list)
-    for _, n, _, fence, _ in shop.lines("end"):
+    for _, n, _, fence, _ in pool.lines("end"):
         ended[n].append(int(fence))
     assert set(ended) == {str(n) for n in range(JOBS)}
-    for n, its in fences.items():
-        assert len(set(its)) == len(its), "two attempts under one lease"
-        assert max(ended[n]) == max(its), "an attempt that came later did not end, and yet the job is completed"
+    for n, started in fences.items():
+        assert len(set(started)) == len(started), "two attempts under one lease"
+        assert max(ended[n]) == max(started), "the job is completed although its last attempt did not end"
 
 
-def _counts(shop):
-    return shop.stay.queues.get("default")
+def _counts(pool):
+    return pool.stay.queues.get("default")
 
 
-def _done(shop):
-    return _counts(shop).completed
+def _done(pool):
+    return _counts(pool).completed

@@ -12,15 +12,10 @@ import pytest
 
 from backstay import current_job
 from backstay.testing.waiting import eventually
-from support.app import KINDS, open_app, reaches, url_of, working
+from support.app import open_app, wait_for_state, working
 from support.event_loop import on_a_loop
 
-HALF = "half a character: \ud800"
-
-
-@pytest.fixture(params=KINDS)
-def url(request):
-    return url_of(request.param, request)
+LONE_SURROGATE = "half a character: \ud800"
 
 
 @on_a_loop
@@ -33,13 +28,13 @@ async def test_a_non_string_output_fails_its_job_and_frees_the_slot(url, namespa
 
     @stay.job()
     async def halves() -> None:
-        current_job().outputs["text"] = HALF
+        current_job().outputs["text"] = LONE_SURROGATE
 
     async with stay, working(stay, concurrency=1) as worker:
-        for job, said in ((counts, "outputs['rows'] is int"), (halves, "outputs['text'] cannot be encoded")):
-            found = await reaches(stay, await job.enqueue(), "failed")
-            assert (found.error.kind, found.attempt) == ("BadResult", 1)  # the next attempt would say the same
-            assert said in found.error.message
+        for job, message in ((counts, "outputs['rows'] is int"), (halves, "outputs['text'] cannot be encoded")):
+            found = await wait_for_state(stay, await job.enqueue(), "failed")
+            assert (found.error.kind, found.attempt) == ("BadResult", 1)  # a retry would fail in the same way
+            assert message in found.error.message
         assert worker.running == 0
 
 
@@ -48,17 +43,17 @@ async def test_a_lone_surrogate_is_stored_as_its_escape_in_logs_and_errors(url, 
     stay = open_app(url, namespace)
 
     @stay.job(retries=0)
-    async def says(*, fails: bool) -> None:
-        current_job().log(HALF, stream=HALF)
+    async def log_line(*, fails: bool) -> None:
+        current_job().log(LONE_SURROGATE, stream=LONE_SURROGATE)
         if fails:
-            raise ValueError(HALF)
+            raise ValueError(LONE_SURROGATE)
 
     async with stay, working(stay, concurrency=1):
         for fails, state in ((False, "completed"), (True, "failed")):
-            handle = await says.enqueue(fails=fails)
-            found = await reaches(stay, handle, state)
+            handle = await log_line.enqueue(fails=fails)
+            found = await wait_for_state(stay, handle, state)
             (line,) = await handle.logs()
-            assert line.data == line.stream == HALF.replace("\ud800", "\\ud800")
+            assert line.data == line.stream == LONE_SURROGATE.replace("\ud800", "\\ud800")
         assert (found.error.kind, found.error.message) == ("ValueError", line.data)
 
 
@@ -69,50 +64,50 @@ async def test_a_handler_that_blocks_the_loop_past_its_timeout_loses_its_job(url
 
     @stay.job(retries=0, timeout=0.2)
     async def blocks() -> None:
-        time.sleep(2.5)  # noqa: ASYNC251 - this is the point
+        time.sleep(2.5)  # noqa: ASYNC251 - the handler blocks the loop on purpose
 
     async with stay:
         handle = await blocks.enqueue()
         async with working(stay, lease=0.5, grace=0.1, blocked_after=0) as worker:
-            found = await reaches(stay, handle, "failed")
+            found = await wait_for_state(stay, handle, "failed")
             assert found.error.kind == "LeaseExpired"
         assert worker.counts["completed"] == 0
 
 
 @pytest.mark.timed
 @on_a_loop
-async def test_a_lease_is_kept_while_the_loop_is_blocked_within_the_time(url, namespace):
+async def test_a_lease_is_kept_while_a_handler_blocks_the_loop_within_its_timeout(url, namespace):
     stay = open_app(url, namespace)
 
     @stay.job(retries=0, timeout=30)
     async def blocks() -> int:
-        time.sleep(1.5)  # noqa: ASYNC251 - this is the point
+        time.sleep(1.5)  # noqa: ASYNC251 - the handler blocks the loop on purpose
         return current_job().attempt
 
     async with stay:
         handle = await blocks.enqueue()
         async with working(stay, lease=0.5, grace=0.1, blocked_after=0):
-            await reaches(stay, handle, "completed")
+            await wait_for_state(stay, handle, "completed")
             assert await handle.result() == 1
 
 
-DEAF = """
+IGNORES_CANCELLATION = """
 import asyncio, os, sys
 from backstay import Backstay
 
 stay = Backstay(sys.argv[1])
 
 @stay.job(retries=0, timeout=0.1)
-async def deaf() -> None:
+async def endless() -> None:
     while True:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            print("deaf", flush=True)
+            print("ignored", flush=True)
 
 async def main() -> None:
     async with stay:
-        await deaf.enqueue()
+        await endless.enqueue()
         await stay.worker(grace=0.1, drain=0.1).run()
 
 asyncio.run(main())
@@ -122,14 +117,14 @@ print("ended", flush=True)
 
 def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process_alive(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-c", DEAF, f"sqlite:///{tmp_path / 'deaf.db'}"],
+        [sys.executable, "-c", IGNORES_CANCELLATION, f"sqlite:///{tmp_path / 'jobs.db'}"],
         env=os.environ | {"PYTHONWARNINGS": "error"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            assert process.stdout.readline() == "deaf\n"
+            assert process.stdout.readline() == "ignored\n"
             process.send_signal(signal.SIGTERM)
             eventually(lambda: process.poll() is not None, 15)
             assert process.poll() == 0

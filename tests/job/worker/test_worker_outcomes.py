@@ -1,4 +1,4 @@
-"""What becomes of a job when its handler returns, raises, asks for more time, or tries to end the process."""
+"""Outcomes of a job by what its handler does: it returns, raises, snoozes, or tries to end the process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ import backstay
 from backstay.job.api.retry import Cancel, Retry, Snooze, fixed
 from backstay.job.store import JOB_STORE
 from backstay.testing.waiting import soon
-from support.app import KINDS, fetch_job, open_app, reaches, url_of, working
+from support.app import fetch_job, open_app, wait_for_state, working
 from support.event_loop import on_a_loop
-
-
-@pytest.fixture(params=KINDS)
-def url(request):
-    return url_of(request.param, request)
 
 
 @on_a_loop
@@ -33,7 +28,7 @@ async def test_an_async_job_completes_with_its_result(url, namespace):
     async with stay:
         handle = await double.enqueue(21)
         async with working(stay):
-            job = await reaches(stay, handle, "completed")
+            job = await wait_for_state(stay, handle, "completed")
     assert double.decode_result(job.result) == 42
     assert job.attempt == 1
 
@@ -49,7 +44,7 @@ async def test_a_plain_function_runs_in_a_thread(url, namespace):
     async with stay:
         handle = await where.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "completed")
+            job = await wait_for_state(stay, handle, "completed")
     assert where.decode_result(job.result) is False
 
 
@@ -66,11 +61,11 @@ async def test_a_failing_job_is_retried_and_becomes_a_dead_letter(url, namespace
     async with stay:
         handle = await broken.enqueue()
         async with working(stay) as worker:
-            job = await reaches(stay, handle, "failed")
+            job = await wait_for_state(stay, handle, "failed")
     assert attempts == [1, 2, 3]
     assert (job.error.kind, job.error.message) == ("ValueError", "no such luck")
     assert job.enqueued <= job.error.at <= job.finished
-    assert "failed permanently at attempt 3 of 3: ValueError: no such luck" in caplog.text
+    assert "failed permanently (attempt 3 of 3): ValueError: no such luck" in caplog.text
     assert "test_worker_outcomes" in job.error.trace
     assert worker.counts == {"retried": 2, "failed": 1}
 
@@ -79,13 +74,13 @@ async def test_a_failing_job_is_retried_and_becomes_a_dead_letter(url, namespace
 @on_a_loop
 async def test_outcomes_are_raised_or_returned(url, namespace, how):
     stay = open_app(url, namespace)
-    seen = []
+    attempts = []
 
     @stay.job(retries=1)
-    async def wavering() -> Retry | Snooze | str:
+    async def snooze_then_retry() -> Retry | Snooze | str:
         ctx = backstay.current_job()
-        seen.append((ctx.attempt, ctx.snoozes))
-        outcome = {1: Snooze(0.01), 2: Retry(after=0.01)}.get(len(seen))
+        attempts.append((ctx.attempt, ctx.snoozes))
+        outcome = {1: Snooze(0.01), 2: Retry(after=0.01)}.get(len(attempts))
         if outcome is None:
             return "done"
         if how == "raise":
@@ -99,11 +94,11 @@ async def test_outcomes_are_raised_or_returned(url, namespace, how):
         return Cancel("nothing to do")
 
     async with stay:
-        handle, other = await wavering.enqueue(), await cancelling.enqueue()
+        handle, other = await snooze_then_retry.enqueue(), await cancelling.enqueue()
         async with working(stay):
-            await reaches(stay, handle, "completed")
-            job = await reaches(stay, other, "cancelled")
-    assert seen == [(1, 0), (1, 1), (2, 1)]
+            await wait_for_state(stay, handle, "completed")
+            job = await wait_for_state(stay, other, "cancelled")
+    assert attempts == [(1, 0), (1, 1), (2, 1)]
     assert job.error.message == "nothing to do"
 
 
@@ -116,12 +111,12 @@ async def test_a_base_exception_ends_only_its_attempt(namespace, kind, is_async)
     if is_async:
 
         @stay.job(retries=0)
-        async def leave() -> None:
+        async def raises() -> None:
             raise kind(3)
     else:
 
         @stay.job(retries=0)
-        def leave() -> None:
+        def raises() -> None:
             raise kind(3)
 
     @stay.job()
@@ -129,10 +124,10 @@ async def test_a_base_exception_ends_only_its_attempt(namespace, kind, is_async)
         return "still here"
 
     async with stay:
-        handle = await leave.enqueue()
+        handle = await raises.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "failed")
-            await reaches(stay, await next_one.enqueue(), "completed")
+            job = await wait_for_state(stay, handle, "failed")
+            await wait_for_state(stay, await next_one.enqueue(), "completed")
     assert job.error.kind in {kind.__name__, "RuntimeError"}
 
 
@@ -141,13 +136,13 @@ async def test_a_sys_exit_is_recorded_with_its_cause(namespace):
     stay = open_app("memory://", namespace)
 
     @stay.job(retries=0)
-    async def leave() -> None:
+    async def exits() -> None:
         sys.exit(3)
 
     async with stay:
-        handle = await leave.enqueue()
+        handle = await exits.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "failed")
+            job = await wait_for_state(stay, handle, "failed")
     assert job.error.kind == "SystemExit"
     assert "SystemExit(3)" in job.error.message
 
@@ -163,46 +158,45 @@ async def test_a_cancelled_error_raised_by_the_handler_is_recorded_with_a_cause(
     async with stay:
         handle = await give_up.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "failed")
+            job = await wait_for_state(stay, handle, "failed")
     assert job.error.kind == "CancelledError"
     assert "not by the worker" in job.error.message
 
 
 @on_a_loop
 async def test_a_job_of_an_unknown_type_is_delayed_with_its_cause(url, namespace):
-    stay, stranger = open_app(url, namespace), None
     if url == "memory://":
         pytest.skip("two programs need a shared engine")
-    stranger = open_app(url, namespace)
+    stay, other_program = open_app(url, namespace), open_app(url, namespace)
 
-    @stranger.job(name="mystery")
-    async def mystery() -> str:
-        return "solved"
+    @other_program.job(name="unknown")
+    async def unknown() -> str:
+        return "done"
 
     @stay.job()
     async def known() -> None: ...
 
-    async with stay, stranger:
-        handle = await mystery.enqueue()
+    async with stay, other_program:
+        handle = await unknown.enqueue()
         async with working(stay) as worker:
-            assert await soon(lambda: _snoozed(stay, handle))
+            assert await soon(lambda: is_snoozed(stay, handle))
             job = await fetch_job(stay, handle)
             assert job.state == "scheduled"
-            assert "mystery" in job.error.message
+            assert "unknown" in job.error.message
             assert job.due - job.enqueued > 500_000
             assert worker.counts["snoozed"] == 1
-        async with working(stranger):
-            job = await reaches(stranger, handle, "completed")
+        async with working(other_program):
+            job = await wait_for_state(other_program, handle, "completed")
     assert job.attempt == 1
 
 
-async def _snoozed(stay, handle):
+async def is_snoozed(stay, handle):
     return (await fetch_job(stay, handle)).snoozes == 1
 
 
 @on_a_loop
 async def test_the_backoff_of_an_unknown_type_grows():
-    from backstay.job.model import Claimed
+    from backstay.job.exchange import Claimed
     from backstay.job.worker.execution.outcome import snooze_unknown
 
     def claimed(snoozes):
@@ -242,7 +236,7 @@ async def test_a_result_that_cannot_be_encoded_fails_without_retry(url, namespac
     async with stay:
         handle = await huge.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "failed")
+            job = await wait_for_state(stay, handle, "failed")
     assert runs == [1]
     assert job.error.kind == "PayloadTooLarge"
 
@@ -263,14 +257,14 @@ async def test_a_chain_continues_in_the_same_exchange(url, namespace):
     async with stay:
         handle = await first.enqueue()
         async with working(stay):
-            job = await reaches(stay, handle, "completed")
-            last = await reaches(stay, job.followed_by, "completed")
+            job = await wait_for_state(stay, handle, "completed")
+            last = await wait_for_state(stay, job.followed_by, "completed")
     assert last.chain == handle.id
     assert second.decode_result(last.result) == "first, second"
 
 
-class Strict:
-    """A store that will not take one kind of result."""
+class StrictStore:
+    """A store that refuses an exchange with the result 3."""
 
     def __init__(self, store):
         self._store = store
@@ -289,19 +283,19 @@ async def test_a_chain_cannot_wait_for_itself(url, namespace):
     stay = open_app(url, namespace)
 
     @stay.job(retries=0)
-    async def snake() -> None:
+    async def circular() -> None:
         ctx = backstay.current_job()
-        ctx.continue_with(snake.options(after=[ctx.chain]))
+        ctx.continue_with(circular.options(after=[ctx.chain]))
 
     async with stay, working(stay):
-        job = await reaches(stay, await snake.enqueue(), "failed")
+        job = await wait_for_state(stay, await circular.enqueue(), "failed")
         assert (job.error.kind, job.followed_by) == ("ConfigError", "")
 
 
 @on_a_loop
 async def test_a_finish_that_the_store_refuses_fails_only_its_own_job(url, namespace):
     stay = open_app(url, namespace)
-    stay._core.services.set(JOB_STORE, Strict(stay.internals.job_store))
+    stay._core.services.set(JOB_STORE, StrictStore(stay.internals.job_store))
 
     @stay.job(retries=5)
     async def echo(n: int) -> int:
@@ -310,96 +304,12 @@ async def test_a_finish_that_the_store_refuses_fails_only_its_own_job(url, names
     async with stay:
         handles = await echo.enqueue_many([(n,) for n in range(12)])
         async with working(stay) as worker:
-            bad = await reaches(stay, handles[3], "failed")
+            bad = await wait_for_state(stay, handles[3], "failed")
             for n, handle in enumerate(handles):
                 if n != 3:
-                    await reaches(stay, handle, "completed")
+                    await wait_for_state(stay, handle, "completed")
     assert (bad.error.kind, bad.error.message) == ("ConfigError", "its outcome could not be stored: no threes")
     assert worker.counts == {"completed": 11, "failed": 1}
-
-
-@on_a_loop
-async def test_each_job_has_its_own_context(url, namespace):
-    stay = open_app(url, namespace)
-    seen = {}
-
-    @stay.job(priority=3, labels=["gpu"])
-    async def report(n: int) -> None:
-        ctx = backstay.current_job()
-        await asyncio.sleep(0)
-        assert backstay.current_job() is ctx
-        ctx.lease.check()
-        seen[n] = (ctx.id, ctx.attempt, ctx.fence, ctx.lease.id, ctx.priority, ctx.labels, ctx.cancelled)
-
-    async with stay:
-        handles = [await report.enqueue(n) for n in range(5)]
-        async with working(stay, labels=["gpu"]):
-            for handle in handles:
-                await reaches(stay, handle, "completed")
-    with pytest.raises(backstay.ConfigError):
-        backstay.current_job()
-    for n, handle in enumerate(handles):
-        id_, attempt, fence, lease, priority, labels, cancelled = seen[n]
-        assert (id_, attempt, priority, labels, cancelled) == (handle.id, 1, 3, ("gpu",), False)
-        assert lease == f"{id_}.{fence}"
-
-
-@on_a_loop
-async def test_a_middleware_wraps_every_attempt(namespace):
-    stay = open_app("memory://", namespace)
-    heard = []
-
-    class Loud(backstay.Middleware):
-        def __init__(self, name):
-            self.name = name
-
-        async def attempt(self, ctx, call_next):
-            heard.append((self.name, "before", ctx.type))
-            try:
-                return await call_next() + 1
-            finally:
-                heard.append((self.name, "after", ctx.type))
-
-    stay.use(Loud("outer"))
-    stay.use(Loud("inner"))
-
-    @stay.job()
-    async def one() -> int:
-        return 1
-
-    @stay.job()
-    def ten() -> int:
-        return 10
-
-    async with stay:
-        a, b = await one.enqueue(), await ten.enqueue()
-        async with working(stay, concurrency=1):
-            assert one.decode_result((await reaches(stay, a, "completed")).result) == 3
-            assert ten.decode_result((await reaches(stay, b, "completed")).result) == 12
-    assert heard[:4] == [
-        ("outer", "before", "one"),
-        ("inner", "before", "one"),
-        ("inner", "after", "one"),
-        ("outer", "after", "one"),
-    ]
-
-
-@on_a_loop
-async def test_each_finish_emits_a_telemetry_event(namespace):
-    stay = open_app("memory://", namespace)
-    events = []
-
-    @stay.job(retries=1, backoff=fixed(0.01))
-    async def unlucky() -> None:
-        raise ValueError("x")
-
-    async with stay:
-        stay.telemetry.subscribe(lambda event: events.append((event.kind, event.facts.get("attempt"))))
-        handle = await unlucky.enqueue()
-        async with working(stay):
-            await reaches(stay, handle, "failed")
-    told = [event for event in events if event[0].startswith("job.") and event[1]]
-    assert told == [("job.started", 1), ("job.retried", 1), ("job.started", 2), ("job.failed", 2)]
 
 
 def test_the_worker_id_names_host_and_process(namespace):

@@ -1,4 +1,4 @@
-"""Hints to workers, on every engine; and over Redis where jobs live in SQLite or PostgreSQL, also when it is down."""
+"""Hints to workers on every engine, and over Redis with jobs in SQLite or PostgreSQL, also while that Redis is down."""
 
 from __future__ import annotations
 

@@ -17,15 +17,10 @@ from backstay.job.reserved import INTERNAL
 from backstay.job.worker.slots import QueueOrder
 from backstay.testing.servers.redis import say
 from backstay.testing.waiting import WITHIN, eventually, soon
-from support.app import KINDS, ONE_PLACE, REDIS, open_app, reaches, url_of, working
+from support.app import KINDS, REDIS, UNSHARDED, open_app, url_of, wait_for_state, wait_until, working
 from support.event_loop import on_a_loop
 
 SHARED = [kind for kind in KINDS if kind != "memory"]
-
-
-@pytest.fixture(params=KINDS)
-def url(request):
-    return url_of(request.param, request)
 
 
 @pytest.fixture(params=SHARED)
@@ -34,7 +29,7 @@ def shared(request):
 
 
 def scripts_run(server):
-    """How many scripts clients have asked for."""
+    """Return the number of scripts that the server has run."""
     stats = say(server, "INFO", "commandstats").decode()
     return sum(
         int(line.partition("calls=")[2].partition(",")[0])
@@ -54,19 +49,19 @@ async def test_an_idle_worker_sends_at_most_one_command_a_second_and_uses_little
     async def never() -> None: ...
 
     async with stay, working(stay, concurrency=100):
-        await asyncio.sleep(1.0)  # it has settled
+        await asyncio.sleep(1.0)  # until the worker is idle
         before, computed, began = scripts_run(backstay_redis), time.process_time(), time.monotonic()
         await asyncio.sleep(5.0)
         seconds = time.monotonic() - began
         assert scripts_run(backstay_redis) - before <= seconds
-        assert time.process_time() - computed <= 0.02 * seconds  # this process is a test, too
+        assert time.process_time() - computed <= 0.02 * seconds  # includes the CPU time of the test itself
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("shared", [kind for kind in ONE_PLACE if kind != "memory"], indirect=True)
+@pytest.mark.parametrize("shared", [kind for kind in UNSHARDED if kind != "memory"], indirect=True)
 @on_a_loop
 async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, namespace):
-    shops = [open_app(shared, namespace) for _ in range(3)]
+    apps = [open_app(shared, namespace) for _ in range(3)]
     ran = Counter()
 
     def define(stay):
@@ -76,18 +71,18 @@ async def test_jobs_that_come_one_by_one_cause_about_one_claim_each(shared, name
 
         return count
 
-    jobs = [define(stay) for stay in shops]
+    jobs = [define(stay) for stay in apps]
     async with contextlib.AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(working(await stack.enter_async_context(stay))) for stay in shops]
+        workers = [await stack.enter_async_context(working(await stack.enter_async_context(stay))) for stay in apps]
         await asyncio.sleep(0.3)
         before, began = sum(worker._producer.exchanges for worker in workers), time.monotonic()
         for n in range(40):
             handle = await jobs[0].enqueue(n)
-            await reaches(shops[0], handle, "completed")
-        steps = sum(worker._producer.exchanges for worker in workers) - before
+            await wait_for_state(apps[0], handle, "completed")
+        exchanges = sum(worker._producer.exchanges for worker in workers) - before
         polls = 3 * (time.monotonic() - began + 1)
     assert ran == dict.fromkeys(range(40), 1)
-    assert steps <= 2 * 40 + polls + 10  # a claim and a finish for each
+    assert exchanges <= 2 * 40 + polls + 10  # a claim and a finish for each
 
 
 @on_a_loop
@@ -123,7 +118,7 @@ async def test_a_worker_takes_no_more_than_it_can_run(shared, namespace):
                 assert running["first"] == 2
                 release.set()
                 for handle in handles:
-                    await reaches(hoarder, handle, "completed")
+                    await wait_for_state(hoarder, handle, "completed")
 
 
 @on_a_loop
@@ -140,10 +135,10 @@ async def test_delayed_jobs_start_when_they_are_due(url, namespace, monkeypatch)
         await asyncio.sleep(0.2)
         asked = time.monotonic()
         handle = await later.options(delay=0.5).enqueue()
-        await reaches(stay, handle, "completed")
+        await wait_for_state(stay, handle, "completed")
         at = later.options(at=datetime.now(UTC) + timedelta(seconds=0.5))
         for handle in await at.enqueue_many([(), ()]):
-            await reaches(stay, handle, "completed")
+            await wait_for_state(stay, handle, "completed")
     assert started[0] - asked >= 0.45
     assert len(started) == 3
 
@@ -165,7 +160,7 @@ async def test_an_idle_worker_picks_up_at_once(kind, request, namespace):
         for n in range(50):
             asked = time.perf_counter()
             handle = await when.enqueue(n)
-            await reaches(stay, handle, "completed")
+            await wait_for_state(stay, handle, "completed")
             waits.append(started[n] - asked)
     print(f"median {statistics.median(waits) * 1000:.2f} ms")
     assert statistics.median(waits) < 0.1  # a poll would take 0.6 s
@@ -183,8 +178,10 @@ async def test_a_job_enqueued_to_another_queue_is_picked_up_before_the_poll(url,
         await asyncio.sleep(0.3)
         began = time.monotonic()
         for _ in range(6):
-            await reaches(stay, await moved.options(queue="low").enqueue(), "completed")
-        assert time.monotonic() - began < 4  # each end puts the next poll off: by polls alone it would be seven
+            await wait_for_state(stay, await moved.options(queue="low").enqueue(), "completed")
+        assert (
+            time.monotonic() - began < 4
+        )  # each finish postpones the next poll: with polls alone this would take seven seconds
 
 
 @on_a_loop
@@ -200,11 +197,7 @@ async def test_heavier_queues_go_first_more_often_and_none_starves(namespace):
         for queue in ("heavy", "light"):
             await take.options(queue=queue).enqueue_many([(queue,)] * 200)
         async with working(stay, concurrency=1, queues={"heavy": 9, "light": 1}):
-
-            async def half():
-                return len(order) >= 200
-
-            assert await soon(half, within=30)
+            await wait_until(lambda: len(order) >= 200, within=30)
     first = Counter(order[:150])
     assert first["heavy"] > 100
     assert first["light"] > 0
@@ -214,7 +207,7 @@ def test_the_queue_order_follows_the_weights():
     order = QueueOrder({"a": 3, "b": 1})
     first = Counter(order.draw()[0][0] for _ in range(4000))
     assert 0.70 < first["a"] / 4000 < 0.80
-    # Backstay's own queue is looked at with whatever comes first.
+    # Backstay's own queue is in the first group.
     assert {tuple(map(len, order.draw())) for _ in range(100)} == {(2, 1)}
     assert QueueOrder(["a", "b", "a"]).draw() == (("a", "b", INTERNAL),)
     assert QueueOrder("a").draw() == (("a", INTERNAL),)

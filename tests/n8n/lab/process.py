@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.testing.servers import ServerMissing
 from lab import records
 from lab.records import Execution
@@ -24,7 +24,7 @@ LONGEST = 90.0
 #: Seconds to load the engine on a busy machine.
 START_WAIT = 60.0
 
-JsonWorkflow = Mapping[str, Any] | Workflow
+JsonWorkflow = Mapping[str, Any] | N8nWorkflow
 
 
 class LabFailed(AssertionError):
@@ -41,10 +41,10 @@ class Run:
 
     def result(self, timeout: float = LONGEST) -> Execution:
         """Wait until the execution and everything it started have ended."""
-        answer = self.answer.result(timeout)
-        if answer.get("failed"):
-            raise LabFailed(answer["failed"])
-        return records.read(answer["executions"])
+        response = self.answer.result(timeout)
+        if response.get("failed"):
+            raise LabFailed(response["failed"])
+        return records.read(response["executions"])
 
     @property
     def done(self) -> bool:
@@ -111,7 +111,7 @@ class Lab:
         retries: int = 0,
     ) -> Run:
         """Start a workflow without waiting for it; the arguments are those of `run`."""
-        given = [one.data if isinstance(one, Workflow) else one for one in workflows]
+        given = [one.data if isinstance(one, N8nWorkflow) else one for one in workflows]
         request = {
             "do": "run",
             "workflows": given,
@@ -164,11 +164,11 @@ class Lab:
         assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            answer = json.loads(line)
-            if "ready" in answer:
-                self._ready.set_result(answer["ready"])
+            response = json.loads(line)
+            if "ready" in response:
+                self._ready.set_result(response["ready"])
             else:
-                self._runs.pop(answer["id"]).answer.set_result(answer)
+                self._runs.pop(response["id"]).answer.set_result(response)
         if self._said.closed:
             return
         self._said.seek(0)

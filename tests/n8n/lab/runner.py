@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.primitives import KEYS, Transport, primitive
 from backstay.n8n.workspace.hydrate import Hydration
 from lab.process import Lab, Run
@@ -18,7 +18,7 @@ from lab.records import Execution
 _BUILT: dict[tuple[str, str, str], str] = {}
 
 
-def hydrated(template: Workflow, key: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def hydrated(template: N8nWorkflow, key: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a template with its placeholders resolved and its id set."""
     same = (json.dumps(template.data), key, json.dumps(settings))
     if same not in _BUILT:
@@ -27,9 +27,9 @@ def hydrated(template: Workflow, key: str, settings: Mapping[str, Any]) -> dict[
     return built
 
 
-def _hydrated(template: Workflow, key: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _hydrated(template: N8nWorkflow, key: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     hydration = Hydration("test", key, f"{key}.template.json", settings, _no_file, "test.yml")
-    made = Workflow.parse(hydration.template(template.text()), source=key)
+    made = N8nWorkflow.parse(hydration.template(template.text()), source=key)
     assert not hydration.warnings
     return {"id": settings["workflows"][key]["id"], **made.data}
 

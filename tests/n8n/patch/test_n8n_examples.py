@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from patched import LabClient
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock, remove_limit, remove_lock
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "n8n"
@@ -23,7 +23,7 @@ ORDERS = 250
 
 
 def read(folder, key):
-    return Workflow.read(EXAMPLES / folder / f"{key}.template.json")
+    return N8nWorkflow.read(EXAMPLES / folder / f"{key}.template.json")
 
 
 def patch_example(key):

@@ -8,7 +8,7 @@ import copy
 import pytest
 from patched import BODY, CORPUS, KEY, probes, seen
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import LockOptions, add_lock, remove_lock
 
 NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.redis
 def with_lock(workflow, scope, **options):
     """Add a lock, and parse the result back from its text as from a file."""
     done = add_lock(workflow, KEY, LockOptions(scope=f"={{{{ '{scope}' }}}}", **options))
-    read = {key: Workflow.parse(other.text()) for key, other in done.others.items()}
-    return done, Workflow.parse(done.workflow.text()), read
+    read = {key: N8nWorkflow.parse(other.text()) for key, other in done.others.items()}
+    return done, N8nWorkflow.parse(done.workflow.text()), read
 
 
 def body_names(workflow):
@@ -93,7 +93,7 @@ def test_when_a_patched_body_fails_the_workflow_fails_and_the_lock_is_free(name,
 @pytest.mark.parametrize("name", NAMES)
 def test_when_a_patched_body_fails_over_http_the_workflow_fails_and_the_lock_is_free(name, http_lab_client):
     text = http_lab_client.corpus(name).text().replace("n8n-nodes-base.redis", "n8n-nodes-base.noOp")
-    plain = broken(http_lab_client, name, Workflow.parse(text))
+    plain = broken(http_lab_client, name, N8nWorkflow.parse(text))
     done, workflow, others = with_lock(plain, http_lab_client.scope, transport="http")
     before = http_lab_client.run(plain, items=ITEMS)
     after = http_lab_client.run(workflow, others, items=ITEMS)
@@ -121,7 +121,7 @@ def broken(lab_client, name, workflow=None):
     }
     for key in ("onError", "alwaysOutputData", "credentials"):
         node.pop(key, None)
-    return Workflow.parse(failing.text())
+    return N8nWorkflow.parse(failing.text())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_caller_of_a_patched_workflow_gets_the_same_items(name, lab_client):
 @pytest.mark.parametrize("name", NAMES)
 def test_removing_the_lock_restores_the_original_bytes(name, transport):
     raw = (CORPUS / f"{name}.json").read_bytes()
-    workflow = Workflow.parse(raw)
+    workflow = N8nWorkflow.parse(raw)
     for per_item in (False, True):
         if per_item and name.startswith("triggers_"):
             continue
@@ -156,7 +156,7 @@ def test_removing_the_lock_restores_the_original_bytes(name, transport):
 @pytest.mark.parametrize("transport", ["redis", "http"])
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_do_not_overlap_and_ids_are_stable(name, transport):
-    workflow = Workflow.parse((CORPUS / f"{name}.json").read_bytes())
+    workflow = N8nWorkflow.parse((CORPUS / f"{name}.json").read_bytes())
     done, again, others = with_lock(workflow, "x", transport=transport)
     for one in (again, *others.values()):
         spots = [node.position for node in one.nodes if not node.is_note]

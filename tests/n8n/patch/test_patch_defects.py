@@ -10,7 +10,7 @@ import pytest
 from patched import BODY, KEY, RETRY, seen
 from test_patch_runs import START, body_of, fields, stop
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch import nodes
 from backstay.n8n.patch.patch import LockOptions, add_lock
 from backstay.n8n.primitives.over_http import CONFIRM_SECONDS
@@ -207,7 +207,7 @@ BODIES = {
 def test_retry_without_lock_over_http_a_body_retried_on_its_own_runs_no_node(http_lab_client, body):
     """n8n always saves executions of a lost worker and retries them from the start; there the body refuses to run."""
     made, others = with_lock(BODIES[body], http_lab_client.scope, transport="http")
-    call = Workflow.parse(made.find("Locked Body").parameters["workflowJson"])
+    call = N8nWorkflow.parse(made.find("Locked Body").parameters["workflowJson"])
     del call.data["id"]  # the id of the body
     items = ITEMS if body == "one-trigger" else [{"json": {"trigger": 0, "sent": {"n": 1}}}]
     for mode, status in (("retry", "error"), ("manual", "success")):

@@ -8,14 +8,14 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from backstay import PatchRefused
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import (
     LimitOptions,
     LockOptions,
     add_limit,
     add_lock,
-    limits_of,
-    locks_of,
+    read_limit_options,
+    read_lock_options,
     remove_limit,
     remove_lock,
 )
@@ -125,14 +125,14 @@ limits = st.builds(
 
 def again(workflow):
     """Return the workflow parsed back from its own text."""
-    return Workflow.parse(workflow.text().encode())
+    return N8nWorkflow.parse(workflow.text().encode())
 
 
 # Shrinking such texts takes minutes and adds little; the failing example is printed unshrunk.
 @settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(text=texts(), lock=locks, limit=limits)
 def test_removing_lock_and_limit_in_any_order_restores_the_file(text, lock, limit):
-    plain = Workflow.parse(text.encode())
+    plain = N8nWorkflow.parse(text.encode())
     try:
         locked = add_lock(plain, "k", lock)
     except PatchRefused:
@@ -154,5 +154,5 @@ def test_removing_lock_and_limit_in_any_order_restores_the_file(text, lock, limi
     assert remove_lock(again(other_way.workflow), "k", others).workflow.text() == limited.text()
     last = remove_limit(again(remove_lock(again(both.workflow), "k", others).workflow), "k", {})
     assert last.workflow.text() == text
-    assert locks_of(both.workflow) is not None
-    assert limits_of(both.workflow) == limit
+    assert read_lock_options(both.workflow) is not None
+    assert read_limit_options(both.workflow) == limit

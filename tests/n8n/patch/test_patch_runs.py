@@ -9,7 +9,7 @@ import pytest
 from patched import BODY, CORPUS, KEY, probes, seen
 
 from backstay.n8n.analysis.body import caller_reads_result
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock
 from support.n8n.workflows import node, workflow
 
@@ -91,7 +91,7 @@ def test_with_a_lock_per_item_a_failure_stops_the_run_and_leaves_no_lock(lab_cli
 def limited(lab_client, on_denied):
     plain = workflow(START, fields("Step", m="={{ $('Start').item.json.n }}"))
     patched = add_limit(plain, KEY, LimitOptions(f"={{{{ '{lab_client.scope}' }}}}", 1, 3600, on_denied))
-    return Workflow.parse(patched.workflow.text())
+    return N8nWorkflow.parse(patched.workflow.text())
 
 
 @pytest.mark.parametrize("on_denied", ["passthrough", "stop", "error"])
@@ -171,7 +171,7 @@ def add_lock_probes(plain, scope):
 def test_a_body_over_http_sees_the_same_items_while_its_lock_is_held_and_then_free(http_lab_client, name):
     lab_client = http_lab_client
     text = lab_client.corpus(name).text().replace("n8n-nodes-base.redis", "n8n-nodes-base.noOp")
-    plain = Workflow.parse(text)
+    plain = N8nWorkflow.parse(text)
     patched = add_lock(
         add_lock_probes(plain, lab_client.scope),
         KEY,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from backstay import PatchRefused
-from backstay.n8n.model import Node
+from backstay.n8n.model import N8nNode
 from backstay.n8n.patch.scope import read_scope
 
 
 def trigger(kind, **parameters):
-    return Node({"name": "Start", "type": f"n8n-nodes-base.{kind}", "parameters": parameters})
+    return N8nNode({"name": "Start", "type": f"n8n-nodes-base.{kind}", "parameters": parameters})
 
 
 ANYTHING = trigger("gmailTrigger")

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from backstay.n8n.model import Workflow
-from backstay.n8n.primitives import KEYS, VERSION, Identity, identify, primitive
+from backstay.n8n.model import N8nWorkflow
+from backstay.n8n.primitives import KEYS, VERSION, PrimitiveIdentity, identify, primitive
 from backstay.n8n.primitives.builder import expression
 from backstay.n8n.primitives.identity import TRANSPORTS
 from backstay.n8n.rules.validate import WorkspaceContext, validate
-from backstay.n8n.workspace.hydrate import placeholders
+from backstay.n8n.workspace.hydrate import find_placeholders
 
 ALL = [(key, transport) for key in KEYS for transport in TRANSPORTS]
 
@@ -46,26 +46,28 @@ def one(request):
 def test_a_primitive_is_the_same_file_every_time(one):
     text = primitive(*one).text()
     assert primitive(*one).text() == text
-    again = Workflow.parse(text)
+    again = N8nWorkflow.parse(text)
     assert again.exact
     assert again.text() == text
     assert "id" not in again.data
 
 
 def test_a_primitive_names_itself_in_its_metadata(one):
-    assert identify(primitive(*one)) == Identity(*one, VERSION)
+    assert identify(primitive(*one)) == PrimitiveIdentity(*one, VERSION)
 
 
 def test_a_primitive_is_recognised_after_a_round_trip_through_n8n(one):
     """n8n's API keeps only name, nodes, connections and settings."""
     sent = primitive(*one)
-    back = Workflow({field: sent.data[field] for field in ("name", "nodes", "connections", "settings")})
-    assert identify(back) == Identity(*one, VERSION)
+    back = N8nWorkflow({field: sent.data[field] for field in ("name", "nodes", "connections", "settings")})
+    assert identify(back) == PrimitiveIdentity(*one, VERSION)
 
 
 def test_other_workflows_are_not_recognised_as_primitives():
-    assert identify(Workflow({"nodes": [], "connections": {}})) is None
-    strange = Workflow({"nodes": [], "connections": {}, "meta": {"backstay": {"primitive": "x", "transport": "redis"}}})
+    assert identify(N8nWorkflow({"nodes": [], "connections": {}})) is None
+    strange = N8nWorkflow(
+        {"nodes": [], "connections": {}, "meta": {"backstay": {"primitive": "x", "transport": "redis"}}}
+    )
     assert identify(strange) is None
 
 
@@ -93,7 +95,7 @@ def test_no_node_needs_a_task_runner_and_no_wait_suspends(one):
 
 def test_primitives_use_only_placeholders_that_a_workspace_defines(one):
     _, transport = one
-    found = {path for kind, path in placeholders(primitive(*one).data) if kind == "env"}
+    found = {path for kind, path in find_placeholders(primitive(*one).data) if kind == "env"}
     credential = "redis" if transport == "redis" else "backstay"
     known = {f"credentials.{credential}.id", f"credentials.{credential}.name"}
     known |= {"backstay.url"} if transport == "http" else set()

@@ -11,7 +11,7 @@ import pytest
 from lab.runner import calling, chain, node
 
 from backstay.n8n.primitives import over_http as drawn
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import WITHIN, eventually
 
 TEN = {"acquired", "count", "scope", "lock_id", "key", "meta_key", "workflow_id", "workflow_name"}
@@ -226,7 +226,7 @@ def test_a_wrong_token_is_reported(over_http, scope, key):
 
 def test_an_acquire_retries_an_unreachable_server_until_max_wait(over_http, scope, monkeypatch):
     monkeypatch.setattr(drawn, "RETRY_SECONDS", 0.1)
-    over_http.url = f"http://127.0.0.1:{lasting_port()}"
+    over_http.url = f"http://127.0.0.1:{reserve_port()}"
     done = over_http.call("lock_acquisition", scope=scope, max_wait_seconds=1)
     assert done.message.startswith(f'Lock "{scope}" was not free within 1 s')
     (acquiring,) = done.of("lock_acquisition")
@@ -239,7 +239,7 @@ def test_an_acquire_retries_an_unreachable_server_until_max_wait(over_http, scop
 
 def test_a_release_retries_an_unreachable_server(over_http, scope, monkeypatch):
     monkeypatch.setattr(drawn, "RETRY_SECONDS", 0.1)
-    over_http.url = f"http://127.0.0.1:{lasting_port()}"
+    over_http.url = f"http://127.0.0.1:{reserve_port()}"
     done = over_http.call("lock_release", scope=scope, lock_id="mine")
     assert done.message.startswith("Backstay answered nothing: ")
     (releasing,) = done.of("lock_release")

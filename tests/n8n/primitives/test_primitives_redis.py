@@ -13,7 +13,7 @@ from lab.runner import caller, calling, chain, hydrated, node
 from backstay.interop.n8n_wire.keys import IDENTITY, limit_bucket, limit_key, lock_key, meta_key
 from backstay.n8n.primitives import primitive
 from backstay.testing.servers import say
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 from backstay.testing.waiting import WITHIN, eventually
 
 pytestmark = pytest.mark.redis
@@ -188,7 +188,7 @@ def test_a_stopped_waiting_execution_still_takes_the_lock(over_redis, redis, sco
 
 def test_an_acquire_from_an_unreachable_redis_ends_at_the_callers_timeout(over_redis, scope):
     """n8n's Redis nodes retry for a quarter of an hour before they fail."""
-    over_redis.credentials = [{"id": "redis", "data": {"host": "127.0.0.1", "port": lasting_port(), "ssl": False}}]
+    over_redis.credentials = [{"id": "redis", "data": {"host": "127.0.0.1", "port": reserve_port(), "ssl": False}}]
     done = over_redis.run(chain("w", calling("Call", "lock_acquisition", {"scope": scope}), executionTimeout=1))
     assert done.status == "canceled"
 

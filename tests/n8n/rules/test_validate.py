@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.rules.validate import RULES, WorkspaceContext, validate
 
 HERE = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ IDS = {
 
 
 def context_from(given):
-    others = {key: Workflow.parse(json.dumps(data)) for key, data in given.get("others", {}).items()}
+    others = {key: N8nWorkflow.parse(json.dumps(data)) for key, data in given.get("others", {}).items()}
     return WorkspaceContext(
         scopes=tuple(given.get("scopes", ["orders"])),
         workflow_ids=given.get("workflow_ids", IDS),
@@ -37,7 +37,7 @@ def stem(path):
 
 @pytest.mark.parametrize("path", BROKEN, ids=stem)
 def test_only_the_planted_fault_is_reported(path):
-    workflow = Workflow.read(path)
+    workflow = N8nWorkflow.read(path)
     fault = workflow.data["fault"]
     found = validate(workflow, context_from(fault.get("around", {})))
     planted = [finding for finding in found if finding.rule == fault["rule"] and finding.node == fault["node"]]
@@ -67,7 +67,7 @@ def at(data, path):
 
 @pytest.mark.parametrize("path", BROKEN, ids=stem)
 def test_a_findings_path_leads_to_its_node(path):
-    workflow = Workflow.read(path)
+    workflow = N8nWorkflow.read(path)
     for finding in validate(workflow, context_from(workflow.data["fault"].get("around", {}))):
         assert finding.path
         if finding.path.startswith("nodes[") and finding.node:
@@ -78,12 +78,12 @@ def test_a_findings_path_leads_to_its_node(path):
 
 @pytest.mark.parametrize("path", GOOD, ids=stem)
 def test_a_good_workflow_has_no_findings(path):
-    assert validate(Workflow.read(path), context_from({})) == []
+    assert validate(N8nWorkflow.read(path), context_from({})) == []
 
 
 @pytest.mark.parametrize("path", GOOD, ids=stem)
 def test_a_good_workflow_has_no_errors_without_a_workspace_either(path):
-    assert [finding for finding in validate(Workflow.read(path)) if finding.level == "error"] == []
+    assert [finding for finding in validate(N8nWorkflow.read(path)) if finding.level == "error"] == []
 
 
 def test_every_rule_has_a_broken_example_and_a_hint():
@@ -97,7 +97,7 @@ def test_lock_calls_in_a_built_file_are_recognised_by_id_or_by_inputs():
     text = (HERE / "good" / "locked.json").read_text("utf-8")
     for key, id_ in IDS.items():
         text = text.replace(f"{{{{@:env:workflows.{key}.id}}}}", id_)
-    built = Workflow.parse(text.replace('"node": "Lock Release"', '"node": "Work"'))
+    built = N8nWorkflow.parse(text.replace('"node": "Lock Release"', '"node": "Work"'))
     for around in (WorkspaceContext(("orders",), IDS, built=True), WorkspaceContext(("orders",), built=True)):
         rules = [finding.rule for finding in validate(built, around)]
         assert "acquire-without-release" in rules
@@ -105,7 +105,7 @@ def test_lock_calls_in_a_built_file_are_recognised_by_id_or_by_inputs():
 
 
 def test_errors_come_before_warnings():
-    workflow = Workflow.read(HERE / "broken" / "copied-marker--hides-require.json")
+    workflow = N8nWorkflow.read(HERE / "broken" / "copied-marker--hides-require.json")
     workflow.data["pinData"] = {"Webhook": []}
     levels = [finding.level for finding in validate(workflow)]
     assert levels == sorted(levels, key=["error", "warning"].index)
@@ -114,7 +114,7 @@ def test_errors_come_before_warnings():
 
 @pytest.mark.parametrize(("given", "wrong"), [(0.5, False), ("2.5", False), (0, False), (-0.5, True), ("1e3", True)])
 def test_max_wait_may_be_fractional_as_in_the_primitives(given, wrong):
-    workflow = Workflow.read(HERE / "good" / "locked.json")
+    workflow = N8nWorkflow.read(HERE / "good" / "locked.json")
     (acquire,) = [node.data for node in workflow.nodes if node.name == "Lock Acquire"]
     acquire["parameters"]["workflowInputs"]["value"]["max_wait_seconds"] = given
     found = [finding.rule for finding in validate(workflow, context_from({}))]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backstay import BadWorkflow
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.rules.validate import WorkspaceContext, validate
 
 HERE = Path(__file__).parents[1]
@@ -68,12 +68,12 @@ def mutated(draw):
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=mutated(), built=st.booleans(), other=st.sampled_from(DATA))
 def test_a_randomly_changed_workflow_is_validated_or_refused(data, built, other):
-    around = WorkspaceContext(("orders",), {"lock_acquisition": "a"}, built=built, others={"other": Workflow(other)})
+    around = WorkspaceContext(("orders",), {"lock_acquisition": "a"}, built=built, others={"other": N8nWorkflow(other)})
     try:
-        workflow = Workflow.parse(json.dumps(data))
+        workflow = N8nWorkflow.parse(json.dumps(data))
     except BadWorkflow:
         with pytest.raises(BadWorkflow):
-            validate(Workflow(data), around)
+            validate(N8nWorkflow(data), around)
         return
     for finding in validate(workflow, around):
         assert finding.rule
@@ -85,7 +85,7 @@ def test_a_randomly_changed_workflow_is_validated_or_refused(data, built, other)
 @pytest.mark.parametrize("data", [None, 7, "x", [], {}, {"nodes": {}}, {"nodes": [None], "connections": {}}])
 def test_random_json_is_refused(data):
     with pytest.raises(BadWorkflow):
-        validate(Workflow(data))
+        validate(N8nWorkflow(data))
 
 
 def test_a_deep_and_a_large_workflow_are_validated():
@@ -95,5 +95,5 @@ def test_a_deep_and_a_large_workflow_are_validated():
     nodes = [{"name": f"N{at}", "type": "n8n-nodes-base.set", "parameters": {"x": deep}} for at in range(500)]
     nodes[0]["type"] = "n8n-nodes-base.webhook"
     line = {f"N{at}": {"main": [[{"node": f"N{at + 1}", "type": "main", "index": 0}]]} for at in range(499)}
-    found = validate(Workflow({"nodes": nodes, "connections": line}))
+    found = validate(N8nWorkflow({"nodes": nodes, "connections": line}))
     assert [finding.rule for finding in found] == ["legacy-order"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backstay import PatchRefused
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.patch import LimitOptions, LockOptions, add_limit, add_lock
 from backstay.n8n.patch.retention import ALL_UNSAVED
 from backstay.n8n.primitives import KEYS, primitive
@@ -40,7 +40,7 @@ def errors(workflows, transport="redis"):
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_patched_workflows_have_no_errors(path):
-    plain = Workflow.read(path)
+    plain = N8nWorkflow.read(path)
     assert errors({path.stem: plain}) == []
     limited = add_limit(plain, path.stem, LimitOptions("api", 5, 60, on_denied="stop")).workflow
     assert errors({path.stem: limited}) == []
@@ -96,17 +96,17 @@ def test_a_body_over_http_without_the_caller_check_is_reported():
 @pytest.mark.parametrize("transport", ["redis", "http"])
 @pytest.mark.parametrize("key", KEYS)
 def test_a_primitive_has_no_findings(key, transport):
-    assert validate(Workflow.parse(primitive(key, transport).text()), WorkspaceContext()) == []
+    assert validate(N8nWorkflow.parse(primitive(key, transport).text()), WorkspaceContext()) == []
 
 
 def test_a_missing_confirmation_over_http_is_an_error():
-    made = add_lock(Workflow.read(CORPUS[0]), CORPUS[0].stem, LOCKS["http"]).workflow
+    made = add_lock(N8nWorkflow.read(CORPUS[0]), CORPUS[0].stem, LOCKS["http"]).workflow
     made.remove("Lock Confirm")
     assert "unconfirmed-grant" in [finding.rule for _, finding in errors({CORPUS[0].stem: made}, "http")]
 
 
 @pytest.mark.parametrize("folder", ["before", "after"])
 def test_the_examples_have_no_errors(folder):
-    found = {path.name.removesuffix(".template.json"): Workflow.read(path) for path in (EXAMPLES / folder).iterdir()}
+    found = {path.name.removesuffix(".template.json"): N8nWorkflow.read(path) for path in (EXAMPLES / folder).iterdir()}
     assert len(found) >= 3
     assert errors(found) == []

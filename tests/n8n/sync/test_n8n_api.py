@@ -8,11 +8,11 @@ import pytest
 from full_server import MAJORS
 
 from backstay import ConfigError, N8nRefused, WorkspaceError
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.sync import doctor, sync
-from backstay.n8n.sync.client import FIELDS, Client
+from backstay.n8n.sync.client import FIELDS, N8nClient
 from backstay.n8n.sync.create_placeholders import create_placeholders
-from backstay.n8n.sync.state import State
+from backstay.n8n.sync.state import SyncState
 from support.n8n.api import KEY, N8nApi
 
 STAND_INS = [("stand-in", major) for major in MAJORS]
@@ -24,10 +24,10 @@ def client(request):
     kind, major = request.param
     if kind == "stand-in":
         with N8nApi(int(major)) as api:
-            yield Client(api.url, KEY)
+            yield N8nClient(api.url, KEY)
         return
     server = request.getfixturevalue("n8n_servers")(major)
-    real = Client(server.url, server.key)
+    real = N8nClient(server.url, server.key)
     yield real
     for left in list(real.workflows()):
         real.delete(left.id)
@@ -51,7 +51,7 @@ def called(name="Called", **settings):
         "connections": lines,
         "settings": {"executionOrder": "v1", **settings},
     }
-    return Workflow({**data, "meta": {"backstay": {"primitive": "x"}}})
+    return N8nWorkflow({**data, "meta": {"backstay": {"primitive": "x"}}})
 
 
 def actions(changes):
@@ -66,7 +66,7 @@ def test_a_created_workflow_is_read_back_with_the_fields_n8n_adds(client):
     assert 0 < len(made.id) <= 16
     assert made.version_id
     assert not made.active
-    assert not made.published
+    assert not made.is_published
     found = client.workflow(made.id)
     assert found.data["settings"] == {
         "executionOrder": "v1",
@@ -122,22 +122,22 @@ def test_a_credential_is_created_by_its_schema_and_deleted(client):
 
 def test_a_wrong_key_is_reported_without_the_key(client):
     with pytest.raises(N8nRefused, match="rejects this API key") as caught:
-        Client(client.url, "wrong-key-12345").probe()
+        N8nClient(client.url, "wrong-key-12345").probe()
     assert caught.value.status == 401
     assert "wrong-key-12345" not in str(caught.value)
-    assert "wrong-key-12345" not in repr(Client(client.url, "wrong-key-12345"))
+    assert "wrong-key-12345" not in repr(N8nClient(client.url, "wrong-key-12345"))
 
 
 # ── push, pull, diff, status ──
 
 
 def test_a_push_creates_updates_and_then_changes_nothing(client):
-    built, state = {"a": called("A"), "b": called("B", timezone="Europe/Berlin")}, State()
+    built, state = {"a": called("A"), "b": called("B", timezone="Europe/Berlin")}, SyncState()
     assert actions(sync.status(client, built, state)) == {"a": "missing", "b": "missing"}
     first = sync.push(client, built, state)
     assert actions(first) == {"a": "create", "b": "create"}
     assert all(client.workflow(change.id).name == change.name for change in first)
-    state = State.parse(state.text())
+    state = SyncState.parse(state.text())
     assert actions(sync.push(client, built, state)) == {"a": "same", "b": "same"}
     assert sync.diff(client, built, state) == []
     built["a"].data["name"] = "A, renamed"
@@ -161,7 +161,7 @@ def edit(client, workflow_id, **fields):
 
 
 def test_an_edit_in_n8n_is_not_overwritten(client):
-    built, state = {"a": called("A"), "b": called("B")}, State()
+    built, state = {"a": called("A"), "b": called("B")}, SyncState()
     (first, _) = sync.push(client, built, state)
     edit(client, first.id, name="edited in n8n")
     assert actions(sync.status(client, built, state)) == {"a": "remote", "b": "same"}
@@ -181,7 +181,7 @@ def test_an_edit_in_n8n_is_not_overwritten(client):
 
 
 def test_a_pull_takes_an_edit_from_n8n_and_keeps_fields_only_in_the_file(client):
-    built, state = {"a": called("A")}, State()
+    built, state = {"a": called("A")}, SyncState()
     (first,) = sync.push(client, built, state)
     edit(client, first.id, name="edited in n8n")
     (change,) = sync.pull(client, built, state, dry_run=True)
@@ -192,12 +192,12 @@ def test_a_pull_takes_an_edit_from_n8n_and_keeps_fields_only_in_the_file(client)
     assert built["a"].data["meta"] == {"backstay": {"primitive": "x"}}
     assert actions(sync.status(client, built, state)) == {"a": "same"}
     assert actions(sync.pull(client, built, state)) == {"a": "same"}
-    (new,) = sync.pull(client, {}, State(), more={"found": first.id})
+    (new,) = sync.pull(client, {}, SyncState(), more={"found": first.id})
     assert (new.key, new.action, new.workflow.name) == ("found", "write", "edited in n8n")
 
 
 def test_a_workflow_deleted_in_n8n_is_recreated_only_by_force(client):
-    built, state = {"a": called("A")}, State()
+    built, state = {"a": called("A")}, SyncState()
     (first,) = sync.push(client, built, state)
     client.delete(first.id)
     with pytest.raises(WorkspaceError, match="no longer has it"):
@@ -209,7 +209,7 @@ def test_a_workflow_deleted_in_n8n_is_recreated_only_by_force(client):
 
 
 def test_a_placeholder_gets_its_id_before_the_content_is_pushed(client):
-    state = State()
+    state = SyncState()
     (minted,) = create_placeholders(client, {"a": called("A")}, state)
     assert [one["name"] for one in client.workflow(minted.id).data["nodes"]] == ["Being Pushed"]
     assert actions(create_placeholders(client, {"a": called("A")}, state)) == {"a": "same"}
@@ -219,10 +219,10 @@ def test_a_placeholder_gets_its_id_before_the_content_is_pushed(client):
 
 
 def test_a_placeholder_whose_creation_was_not_recorded_is_found_again(client):
-    state, kept = State(), []
+    state, kept = SyncState(), []
     (minted,) = create_placeholders(client, {"a": called("A")}, state, keep=lambda: kept.append(state.text()))
     (intent,) = kept  # the state on disk after a kill before n8n's reply
-    (again,) = create_placeholders(client, {"a": called("A")}, found := State.parse(intent))
+    (again,) = create_placeholders(client, {"a": called("A")}, found := SyncState.parse(intent))
     assert again.id == minted.id
     assert not found.begun
     assert len(list(client.workflows())) == 1
@@ -230,15 +230,15 @@ def test_a_placeholder_whose_creation_was_not_recorded_is_found_again(client):
 
 def test_an_update_that_was_not_recorded_is_no_conflict(client):
     """Even though n8n has assigned an id to the node without one."""
-    built, state = {"a": called("A")}, State()
+    built, state = {"a": called("A")}, SyncState()
     create_placeholders(client, built, state)
     before = state.text()
     sync.push(client, built, state)
-    assert actions(sync.push(client, built, State.parse(before))) == {"a": "same"}
+    assert actions(sync.push(client, built, SyncState.parse(before))) == {"a": "same"}
 
 
 def test_the_doctor_reports_edited_and_deleted_workflows(client):
-    built, state = {"a": called("A"), "b": called("B"), "c": called("C")}, State()
+    built, state = {"a": called("A"), "b": called("B"), "c": called("C")}, SyncState()
     first, second, _ = sync.push(client, built, state)
     edit(client, first.id, name="edited in n8n")
     client.delete(second.id)
@@ -254,7 +254,7 @@ def test_the_doctor_reports_edited_and_deleted_workflows(client):
 
 
 def test_a_push_to_another_n8n_than_the_recorded_one_is_refused(client):
-    state = State(url="http://127.0.0.1:1")
+    state = SyncState(url="http://127.0.0.1:1")
     with pytest.raises(WorkspaceError, match="another"):
         sync.push(client, {"a": called()}, state)
     assert list(client.workflows()) == []
@@ -263,5 +263,5 @@ def test_a_push_to_another_n8n_than_the_recorded_one_is_refused(client):
 @pytest.mark.parametrize("url", ["127.0.0.1:5678", "ftp://x", "http://", "http://user:secret@127.0.0.1"])
 def test_an_invalid_url_is_refused_at_once(url):
     with pytest.raises(ConfigError) as caught:
-        Client(url, KEY)
+        N8nClient(url, KEY)
     assert "secret" not in str(caught.value)

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import httpx
 
-#: A paused server sends nothing for this long: then the reader switches to another.
-SILENCE = 4.0
-#: A reader leaves by itself, at one event in so many; one that reads the events of all runs has many more to read.
-LEAVES, LEAVES_ALL = 60, 600
-OK, AWAY = 200, 503
+#: Seconds without data after which a reader gives up on a server, which may be paused, and connects to a random one.
+READ_TIMEOUT = 4.0
+#: A reader disconnects after one in this many events, at random. A stream of all runs has many more events.
+DISCONNECTS, DISCONNECTS_OF_ALL = 60, 600
+OK, UNAVAILABLE = 200, 503
 
 
-class Seen(NamedTuple):
-    """An event as a reader got it."""
+class Received(NamedTuple):
+    """An event as a reader received it."""
 
     id: str
     kind: str
@@ -26,58 +26,66 @@ class Seen(NamedTuple):
 
 
 class Readers:
-    """`follow` one run, or `follow_all`. What a server must never answer is in `wrong`."""
+    """Reads the events of one run (`follow`) or of all runs (`follow_all`). `violations` has the responses that no
+    server may send.
+    """
 
     def __init__(self, client: httpx.AsyncClient, servers: list[str], dice: random.Random) -> None:
         self._client = client
         self._servers = servers
         self._dice = dice
-        self.wrong: list[str] = []
-        self.comebacks = 0
-        #: What `follow_all` has seen so far.
-        self.everything: list[Seen] = []
+        self.violations: list[str] = []
+        self.reconnects = 0
+        #: The events that `follow_all` has received so far.
+        self.everything: list[Received] = []
 
-    async def follow(self, run: str) -> list[Seen]:
-        """All events of a run, as they were told."""
-        found: list[Seen] = []
-        await self._gather(found, f"/api/runs/{run}/events/stream", {}, lambda seen: seen.kind == "end", LEAVES)
+    async def follow(self, run: str) -> list[Received]:
+        """Return all events of a run in the order of their arrival."""
+        found: list[Received] = []
+        path = f"/api/runs/{run}/events/stream"
+        await self._gather(found, path, {}, lambda event: event.kind == "end", DISCONNECTS)
         return found
 
-    async def follow_all(self, enough: Callable[[Seen], bool]) -> None:
-        """Events of all runs, until there are enough."""
-        await self._gather(self.everything, "/api/events", {"after": "0"}, enough, LEAVES_ALL)
+    async def follow_all(self, is_last: Callable[[Received], bool]) -> None:
+        """Collect the events of all runs in `everything` until `is_last(event)` is true."""
+        await self._gather(self.everything, "/api/events", {"after": "0"}, is_last, DISCONNECTS_OF_ALL)
 
     async def _gather(
-        self, found: list[Seen], path: str, params: dict[str, str], enough: Callable[[Seen], bool], leaves: int
+        self,
+        found: list[Received],
+        path: str,
+        params: dict[str, str],
+        is_last: Callable[[Received], bool],
+        disconnects: int,
     ) -> None:
         last = ""
         while True:
             headers = {"last-event-id": last} if last else {}
             try:
                 url = self._dice.choice(self._servers) + path
-                async with self._client.stream("GET", url, params=params, headers=headers, timeout=SILENCE) as got:
+                async with self._client.stream("GET", url, params=params, headers=headers, timeout=READ_TIMEOUT) as got:
                     if got.status_code == OK:
-                        async for seen in _events(got.aiter_lines()):
-                            if seen.kind != "end":
-                                found.append(seen)
-                                last = seen.id
-                            if enough(seen):
+                        async for event in _events(got.aiter_lines()):
+                            if event.kind != "end":
+                                found.append(event)
+                                last = event.id
+                            if is_last(event):
                                 return
-                            if not self._dice.randrange(leaves):
+                            if not self._dice.randrange(disconnects):
                                 break
-                    elif got.status_code != AWAY:
-                        self.wrong.append(f"{path}: {got.status_code} {(await got.aread())[:300]!r}")
+                    elif got.status_code != UNAVAILABLE:
+                        self.violations.append(f"{path}: {got.status_code} {(await got.aread())[:300]!r}")
             except httpx.HTTPError:
                 pass
-            self.comebacks += 1
+            self.reconnects += 1
             await asyncio.sleep(self._dice.uniform(0.02, 0.3))
 
 
-async def _events(lines: AsyncIterator[str]) -> AsyncIterator[Seen]:
+async def _events(lines: AsyncIterator[str]) -> AsyncIterator[Received]:
     fields: dict[str, str] = {}
     async for line in lines:
         if not line and "event" in fields:
-            yield Seen(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
+            yield Received(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
         if not line:
             fields = {}
         elif not line.startswith(":"):

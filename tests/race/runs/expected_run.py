@@ -1,4 +1,4 @@
-"""How a run must end: its outcomes are drawn from a seed, and played on the pure graph."""
+"""The expected end of a run: a seed decides the outcomes of its jobs, and the pure graph computes the states."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from chaos_flows import LENGTH, WIDTH
 
-from backstay.workflow.graph.graph import Completed, Failed, Graph, Node, Skipped, Started, advance
+from backstay.workflow.graph.graph import Graph, JobCompleted, JobFailed, JobNode, JobSkipped, JobStarted, advance
 
 KINDS = ("diamond", "chain", "fan", "diamond", "chain", "spread")
 KEYS = {
-    "diamond": ("top", "left", "right", "join", "mend", "tell", "more"),
+    "diamond": ("top", "left", "right", "join", "on-failure", "report", "extra"),
     "chain": tuple(f"link-{n}" for n in range(LENGTH)),
     "fan": ("top", *(f"part-{n}" for n in range(WIDTH)), "join"),
-    "spread": ("deal", *(f"part ({n})" for n in range(WIDTH))),
+    "spread": ("split", *(f"part ({n})" for n in range(WIDTH))),
 }
-#: How many keys of a run fail at first, in a hundred.
+#: The percentage of a workflow's jobs that fail at first.
 FLAKY = {"diamond": 25, "chain": 15, "fan": 4, "spread": 4}
-#: What follows an internal job's name: it decides, it spreads, it gathers.
+#: The suffix for the name of an internal job: one that evaluates a condition, expands a map, or gathers its results.
 MARKS = {"backstay.decide": "?", "backstay.map": "*", "backstay.gather": "="}
 
 
 class ExpectedRun:
-    """A planned run: its workflow, its inputs, and its expected end by the graph."""
+    """A planned run: its workflow, its inputs, and the end that the graph computes for it."""
 
     def __init__(self, seed: int, nth: int) -> None:
         dice = random.Random(f"{seed}-{nth}")
@@ -38,8 +38,8 @@ class ExpectedRun:
         self.outcomes = outcomes
         self.inputs: dict[str, Any] = {"run": self.name, "outcomes": outcomes}
         if self.kind == "diamond":
-            self.inputs["more"] = dice.choice(("yes", "no"))
-        #: The jobs that it begins with.
+            self.inputs["extra"] = dice.choice(("yes", "no"))
+        #: The jobs that exist when the run starts.
         self.first = self._nodes()
         self.graph = Graph(self.first)
         self._play()
@@ -52,9 +52,9 @@ class ExpectedRun:
     def states(self) -> dict[str, str]:
         return dict(self.graph.states)
 
-    def _nodes(self) -> list[Node]:
-        def node(key: str, *after: str, **options: Any) -> Node:
-            return Node(key, after, soft=self.outcomes.get(key) == "soft", **options)
+    def _nodes(self) -> list[JobNode]:
+        def node(key: str, *after: str, **options: Any) -> JobNode:
+            return JobNode(key, after, soft=self.outcomes.get(key) == "soft", **options)
 
         match self.kind:
             case "diamond":
@@ -63,39 +63,39 @@ class ExpectedRun:
                     node("left", "top"),
                     node("right", "top"),
                     node("join", "left", "right"),
-                    node("mend", "join", when="any_failure"),
-                    node("tell", "left", "right", when="all_done"),
-                    node("more?", "join"),
+                    node("on-failure", "join", when="any_failure"),
+                    node("report", "left", "right", when="all_done"),
+                    node("extra?", "join"),
                 ]
             case "chain":
                 links = [node(f"link-{n}", *([f"link-{n - 1}"] if n else [])) for n in range(LENGTH)]
-                return [*links, node("mend", links[-1].id, when="any_failure")]
+                return [*links, node("on-failure", links[-1].id, when="any_failure")]
             case "fan":
                 parts = [node(f"part-{n}", "top") for n in range(WIDTH)]
-                ends = [node("join", *(part.id for part in parts)), node("mend", "join", when="any_failure")]
+                ends = [node("join", *(part.id for part in parts)), node("on-failure", "join", when="any_failure")]
                 return [node("top"), *parts, *ends]
             case _:
-                ends = [node("join", "part*"), node("mend", "part*", when="any_failure")]
-                return [node("deal"), node("part*", "deal"), *ends]
+                ends = [node("join", "part*"), node("on-failure", "part*", when="any_failure")]
+                return [node("split"), node("part*", "split"), *ends]
 
     def _play(self) -> None:
         while ready := self.graph.ready():
             for key in ready:
-                self.graph.apply(advance(self.graph, Started(key)))
+                self.graph.apply(advance(self.graph, JobStarted(key)))
                 self.graph.apply(advance(self.graph, self._end(key)))
 
     def _end(self, key: str) -> Any:
         match key:
-            case "more?":
+            case "extra?":
                 after = self.graph.jobs[key].node.after
-                following = Node("more", after, "all_done", chain=key)
-                return Completed(key, following) if self.inputs["more"] == "yes" else Skipped(key)
+                following = JobNode("extra", after, "all_done", chain=key)
+                return JobCompleted(key, following) if self.inputs["extra"] == "yes" else JobSkipped(key)
             case "part*":
-                parts = tuple(Node(f"part ({n})") for n in range(WIDTH))
+                parts = tuple(JobNode(f"part ({n})") for n in range(WIDTH))
                 after = tuple(part.id for part in parts)
-                return Completed(key, Node("part=", after, "all_done", chain=key), parts)
+                return JobCompleted(key, JobNode("part=", after, "all_done", chain=key), parts)
             case "part=":
                 lost = any(self.graph.states[f"part ({n})"] != "completed" for n in range(WIDTH))
-                return Failed(key) if lost else Completed(key)
+                return JobFailed(key) if lost else JobCompleted(key)
             case _:
-                return Failed(key) if self.outcomes.get(key) in ("fail", "soft") else Completed(key)
+                return JobFailed(key) if self.outcomes.get(key) in ("fail", "soft") else JobCompleted(key)

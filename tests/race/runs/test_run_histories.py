@@ -1,5 +1,5 @@
-"""Servers, schedulers, workers and engines are killed and stopped while runs go on: each ends as the pure graph says,
-no result is used twice, and whoever follows it over HTTP sees each event once.
+"""Runs while servers, schedulers, workers and engines are killed and paused: each run ends as the pure graph says, no
+result is used twice, and a client that follows the run over HTTP receives each event once.
 """
 
 from __future__ import annotations
@@ -9,43 +9,31 @@ import os
 import pytest
 from run_race import RunRace
 
-from backstay.testing.plugin import started_or_skip
-from backstay.testing.servers import RedisServer
-from backstay.testing.servers.ports import lasting_port
-from backstay.testing.servers.postgres import PostgresServer
+from support.races.engines import race_server
 
-#: A busy machine takes its time.
 pytestmark = [pytest.mark.race, pytest.mark.chaos, pytest.mark.slow]
 
 FEW = 12
-#: An engine that is stopped is noticed soon, and one that is only slow is not taken for it.
-PATIENT = "?timeout=2&connect_timeout=3"
+#: URL options: short enough that processes soon detect a paused engine, long enough that a slow one is not mistaken for
+#: a paused one.
+TIMEOUTS = "?timeout=2&connect_timeout=3"
 SOAK = int(os.environ.get("BACKSTAY_SOAK_RUNS", "500"))
-#: A soak sets its own length.
+#: Without a timeout: the number of runs decides how long a soak test takes.
 FOR_LONG = pytest.mark.timeout(0)
 SEED = int(os.environ.get("BACKSTAY_SEED", "1"))
 
 
-def race(folder, *, on, runs, shards=1, **options):
-    """Prints its figures, claims that nothing is wrong and that there were troubles."""
-    server = None
+def race(folder, *, on, runs, shards=1):
+    """Run a race, print its result, and assert that it has no violation and that faults were injected."""
+    options = {"folder": folder, "runs": runs, "seed": SEED, "shards": shards}
     if on == "sqlite":
-        url = direct = f"sqlite:///{folder}/race.db"
+        result = RunRace(f"sqlite:///{folder}/race.db", **options).run()
     else:
-        server = RedisServer(port=lasting_port(), aof=True) if on == "redis" else PostgresServer()
-        started_or_skip(server)
-        direct = server.url
-        url = server.url + PATIENT
-    try:
-        race = RunRace(url, direct=direct, folder=folder, engine=server, runs=runs, seed=SEED, shards=shards, **options)
-        verdict = race.run()
-    finally:
-        if server is not None:
-            server.stop()
-    print(f"\n{on}, seed {SEED}: {verdict}", *verdict.violations[:20], sep="\n")
-    assert verdict.violations == []
-    assert verdict.troubles
-    return verdict
+        with race_server(on) as server:
+            result = RunRace(server.url + TIMEOUTS, direct=server.url, engine=server, **options).run()
+    print(f"\n{on}, seed {SEED}: {result}", *result.violations[:20], sep="\n")
+    assert result.violations == []
+    assert result.faults
 
 
 def test_runs_on_sqlite_reach_the_expected_state_despite_kills(tmp_path):

@@ -41,9 +41,9 @@ def test_an_invalid_limit_is_refused(site):
         {"rates": ["1/hour"], "scope": ""},
         {"rates": ["1/hour"], "burst": 5},
     ):
-        answer = hit(site, **body)
-        assert answer.status_code == 422, body
-        assert answer.json()["detail"]
+        response = hit(site, **body)
+        assert response.status_code == 422, body
+        assert response.json()["detail"]
 
 
 def begin(site, key="charge:42", **body):
@@ -76,13 +76,13 @@ def test_a_repeated_begin_with_the_same_request_id_keeps_its_fence(any_site):
 
 def test_a_waiting_begin_returns_the_outcome(any_site):
     begun = begin(any_site).json()
-    answers = []
-    waiting = threading.Thread(target=lambda: answers.append(begin(any_site, wait_seconds=30).json()))
+    responses = []
+    waiting = threading.Thread(target=lambda: responses.append(begin(any_site, wait_seconds=30).json()))
     waiting.start()
     assert eventually(lambda: any_site.server.waiting == 1)
     settle(any_site, "complete", begun, result=7)
     waiting.join(30)
-    assert answers[0]["result"] == 7
+    assert responses[0]["result"] == 7
 
 
 def test_a_failure_is_forgotten_or_replayed(any_site):
@@ -118,5 +118,5 @@ def test_python_replays_a_result_stored_over_http(any_site):
 def test_a_fence_that_is_not_a_number_is_refused(site):
     begin(site, request_id="r")
     for fence in ("x", "-1", "1.5", "9" * 30, ""):
-        answer = site.post("/api/idempotency/charge:42/complete", {"request_id": "r", "fence": fence})
-        assert answer.status_code == 422
+        response = site.post("/api/idempotency/charge:42/complete", {"request_id": "r", "fence": fence})
+        assert response.status_code == 422

@@ -30,9 +30,9 @@ def acquire(site, name="invoice", **body):
 
 def test_a_grant_has_the_ten_fields_and_a_fence(any_site):
     body = {"execution_id": "e1", "workflow_id": "wf", "workflow_name": "Billing", "lock_id": "mine"}
-    answer = acquire(any_site, **body)
-    assert answer.status_code == 200
-    got = answer.json()
+    response = acquire(any_site, **body)
+    assert response.status_code == 200
+    got = response.json()
     assert set(GRANT_FIELDS) <= set(got)
     assert (got["acquired"], got["count"], got["scope"], got["lock_id"]) == (True, 1, "invoice", "mine")
     assert (got["execution_id"], got["workflow_id"], got["workflow_name"]) == ("e1", "wf", "Billing")
@@ -42,9 +42,9 @@ def test_a_grant_has_the_ten_fields_and_a_fence(any_site):
 
 def test_an_acquire_that_does_not_wait_names_the_holder(any_site):
     acquire(any_site, lock_id="mine", workflow_name="Billing")
-    answer = acquire(any_site, wait_till_lock_released=False)
-    assert answer.status_code == 409
-    reply = answer.json()
+    response = acquire(any_site, wait_till_lock_released=False)
+    assert response.status_code == 409
+    reply = response.json()
     assert (reply["acquired"], reply["count"], reply["reason"]) == (False, 1, "held")
     assert "Billing" in reply["detail"]
     assert set(GRANT_FIELDS) <= set(reply)
@@ -67,14 +67,14 @@ def test_a_request_keeps_its_queue_position_between_polls(any_site):
 
 def test_a_long_poll_is_answered_at_the_release(any_site):
     acquire(any_site, lock_id="first")
-    answers = []
-    waiting = threading.Thread(target=lambda: answers.append(acquire(any_site, request_id="r", poll_seconds=30)))
+    responses = []
+    waiting = threading.Thread(target=lambda: responses.append(acquire(any_site, request_id="r", poll_seconds=30)))
     waiting.start()
     assert eventually(lambda: any_site.server.waiting == 1)
     began = time.monotonic()
     any_site.post("/api/locks/invoice/release", {"lock_id": "first"})
     waiting.join(30)
-    assert answers[0].json()["acquired"]
+    assert responses[0].json()["acquired"]
     assert time.monotonic() - began < 10
 
 
@@ -90,10 +90,10 @@ def test_the_wait_is_over_after_max_wait_since_the_first_poll(any_site):
     acquire(any_site, lock_id="first", ttl_seconds=60)
     began = time.monotonic()
     statuses = []
-    while (answer := acquire(any_site, request_id="r", max_wait_seconds=1.5, poll_seconds=0.4)).status_code == 202:
-        statuses.append(answer.status_code)
-    assert answer.status_code == 409
-    assert answer.json()["reason"] == "timeout"
+    while (response := acquire(any_site, request_id="r", max_wait_seconds=1.5, poll_seconds=0.4)).status_code == 202:
+        statuses.append(response.status_code)
+    assert response.status_code == 409
+    assert response.json()["reason"] == "timeout"
     assert time.monotonic() - began < 20
     assert statuses
     assert any_site.get("/api/locks/invoice").json()["queue"] == []
@@ -108,13 +108,13 @@ def test_another_server_counts_max_wait_from_the_first_poll(any_site):
 
 def test_a_newer_poll_replaces_the_older_one_of_the_same_request(any_site):
     acquire(any_site, lock_id="first")
-    answers = []
-    old = threading.Thread(target=lambda: answers.append(acquire(any_site, request_id="r", poll_seconds=30)))
+    responses = []
+    old = threading.Thread(target=lambda: responses.append(acquire(any_site, request_id="r", poll_seconds=30)))
     old.start()
     assert eventually(lambda: any_site.server.waiting == 1)
     assert acquire(any_site, request_id="r", poll_seconds=0.1).status_code == 202
     old.join(30)
-    assert answers[0].status_code == 409
+    assert responses[0].status_code == 409
     assert any_site.get("/api/locks/invoice").json()["queue"][0]["position"] == 0
 
 
@@ -137,10 +137,10 @@ def test_a_confirmed_grant_lives_for_its_ttl(any_site):
 def test_only_the_holder_renews_or_releases_a_lock(any_site):
     acquire(any_site, lock_id="mine", workflow_name="Billing")
     assert any_site.post("/api/locks/invoice/renew", {"lock_id": "other"}).status_code == 409
-    answer = any_site.post("/api/locks/invoice/release", {"lock_id": "other"})
-    assert answer.status_code == 409
-    assert answer.json()["detail"].startswith("LOGIC ERROR:")
-    assert "Billing" in answer.json()["detail"]
+    response = any_site.post("/api/locks/invoice/release", {"lock_id": "other"})
+    assert response.status_code == 409
+    assert response.json()["detail"].startswith("LOGIC ERROR:")
+    assert "Billing" in response.json()["detail"]
     gone = any_site.post("/api/locks/nobodys/release", {"lock_id": "mine"}).json()
     assert gone == {"released": True, "idempotent": True, "scope": "nobodys", "lock_id": "mine"}
 
@@ -169,9 +169,9 @@ def test_a_semaphore_refuses_a_different_number_of_permits(any_site):
     for n in range(2):
         assert acquire(any_site, permits=2, lock_id=f"{n}").json()["acquired"]
     assert acquire(any_site, permits=2, wait_till_lock_released=False).status_code == 409
-    answer = acquire(any_site, permits=3, wait_till_lock_released=False)
-    assert answer.status_code == 422
-    assert "permits" in answer.json()["detail"]
+    response = acquire(any_site, permits=3, wait_till_lock_released=False)
+    assert response.status_code == 422
+    assert "permits" in response.json()["detail"]
 
 
 def test_python_and_http_exclude_one_another(any_site):

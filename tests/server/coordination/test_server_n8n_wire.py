@@ -11,7 +11,7 @@ from redis import Redis
 from backstay.interop.n8n_wire import keys
 from backstay.testing.waiting import WITHIN
 from support.n8n.nodes import Nodes
-from support.server_site import serving
+from support.server.site import serving
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ class TestOnRedis:
 
     def test_an_acquire_that_does_not_wait_names_the_holder(self, redis_site, namespace, nodes):
         taken = nodes.acquire(namespace)
-        answer = acquire(redis_site, namespace, wait_till_lock_released=False)
-        assert answer.status_code == 409
-        reply = answer.json()
+        response = acquire(redis_site, namespace, wait_till_lock_released=False)
+        assert response.status_code == 409
+        reply = response.json()
         assert (reply["acquired"], reply["count"], reply["reason"]) == (False, 1, "held")
         assert "Invoices" in reply["detail"]
-        answer = redis_site.post(f"/api/locks/{namespace}/release", {"lock_id": "other", "wire": "n8n"})
-        assert answer.status_code == 409
-        assert "LOGIC ERROR" in answer.json()["detail"]
-        assert taken in answer.json()["detail"]
+        response = redis_site.post(f"/api/locks/{namespace}/release", {"lock_id": "other", "wire": "n8n"})
+        assert response.status_code == 409
+        assert "LOGIC ERROR" in response.json()["detail"]
+        assert taken in response.json()["detail"]
 
     def test_a_repeated_poll_gets_the_lock_after_the_release(self, redis_site, namespace, nodes):
         taken = nodes.acquire(namespace)
@@ -82,9 +82,9 @@ class TestOnRedis:
 
     def test_a_wait_ends_at_max_wait(self, redis_site, namespace, nodes):
         nodes.acquire(namespace)
-        answer = acquire(redis_site, namespace, max_wait_seconds=0.2)
-        assert answer.status_code == 409
-        assert answer.json()["reason"] == "timeout"
+        response = acquire(redis_site, namespace, max_wait_seconds=0.2)
+        assert response.status_code == 409
+        assert response.json()["reason"] == "timeout"
 
     def test_a_grant_is_confirmed_and_renewed(self, redis_site, namespace, redis):
         got = acquire(redis_site, namespace, confirm_seconds=5, ttl_seconds=500).json()
@@ -122,8 +122,8 @@ class TestOnRedis:
 
     def test_a_blank_scope_is_refused_as_n8ns_primitives_refuse_it(self, redis_site, redis):
         assert acquire(redis_site, "%20").status_code == 422
-        answer = redis_site.post("/api/limits/any/hit", {"scope": " ", "rates": ["2/60s"], "wire": "n8n"})
-        assert answer.status_code == 422
+        response = redis_site.post("/api/limits/any/hit", {"scope": " ", "rates": ["2/60s"], "wire": "n8n"})
+        assert response.status_code == 422
         assert not redis.exists(keys.lock_key(" "))
 
     def test_permits_are_refused_on_the_n8n_wire(self, redis_site, namespace):
@@ -138,8 +138,8 @@ def test_the_n8n_wire_is_refused_on_other_engines(site):
         ("locks/cleanup", {"execution_id": "1", "scopes": ["x"]}),
         ("limits/x/hit", {"rates": ["1/s"]}),
     ):
-        answer = site.post(f"/api/{path}", {"wire": "n8n", **body})
-        assert answer.status_code == 400, path
-        assert "Redis" in answer.json()["detail"]
+        response = site.post(f"/api/{path}", {"wire": "n8n", **body})
+        assert response.status_code == 400, path
+        assert "Redis" in response.json()["detail"]
     assert site.get("/api/locks/x?wire=n8n").status_code == 400
     assert site.post("/api/locks/x/acquire", {"wire": "other"}).status_code == 422

@@ -9,6 +9,7 @@ from threading import Barrier
 
 import httpx
 import pytest
+from route_names import name, path_of
 
 from backstay.engine.base import steady
 from backstay.errors import ConfigError
@@ -21,20 +22,9 @@ from backstay.server.http.route import ROLES
 from backstay.server.routes.table import TABLE
 from backstay.server.settings import ServerSettings, require_tokens_beyond_loopback
 from backstay.testing.waiting import eventually
-from support.server_site import serving
+from support.server.site import serving
 
 GUARDED = [route for route in TABLE if route.roles]
-
-
-def name(route):
-    return f"{route.method} {route.path}"
-
-
-def path_of(route):
-    path = route.path
-    for parameter in route.parameters:
-        path = path.replace(f"{{{parameter}}}", "some-thing")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +55,8 @@ def call_route(site, route, token=None, scheme="Bearer"):
     headers = {} if token is None else {"authorization": f"{scheme} {token}"}
     options = {"poll_seconds": 0} if route.path.endswith("/acquire") else {}
     body = {"json": options} if route.method == "POST" else {}
-    with site.http.stream(route.method, path_of(route), headers=headers, **body) as answer:
-        return answer.status_code, dict(answer.headers)
+    with site.http.stream(route.method, path_of(route), headers=headers, **body) as response:
+        return response.status_code, dict(response.headers)
 
 
 def test_only_health_and_dashboard_routes_need_no_token():
@@ -173,9 +163,9 @@ def test_streams_and_long_polls_of_a_revoked_token_end(tmp_path):
 
         def stream(path, headers):
             received = b""
-            with contextlib.suppress(httpx.ReadTimeout), site.http.stream("GET", path, headers=headers) as answer:
-                assert answer.status_code == 200
-                for place, piece in enumerate(answer.iter_raw()):
+            with contextlib.suppress(httpx.ReadTimeout), site.http.stream("GET", path, headers=headers) as response:
+                assert response.status_code == 200
+                for place, piece in enumerate(response.iter_raw()):
                     received += piece
                     if place == 0:
                         open_streams.wait(20)
@@ -183,8 +173,8 @@ def test_streams_and_long_polls_of_a_revoked_token_end(tmp_path):
 
         def poll(path, body, headers):
             open_streams.wait(20)
-            answer = site.http.post(path, json=body, headers=headers)
-            return steady(), answer.status_code
+            response = site.http.post(path, json=body, headers=headers)
+            return steady(), response.status_code
 
         streams = ["/api/events", f"/api/runs/{run}/events/stream", "/api/workflows/w/jobs/a/logs/stream"]
         ending = [threads.submit(stream, path, mine) for path in streams]
@@ -294,9 +284,9 @@ FOREIGN = (
 @pytest.mark.parametrize("route", [route for route in GUARDED if route.method != "GET"], ids=name)
 def test_a_cross_site_request_is_refused(shared, route):
     for headers in FOREIGN:
-        answer = shared.http.request(route.method, path_of(route), headers=headers)
-        assert answer.status_code == 403, headers
-        assert "--cors" in answer.json()["detail"]
+        response = shared.http.request(route.method, path_of(route), headers=headers)
+        assert response.status_code == 403, headers
+        assert "--cors" in response.json()["detail"]
 
 
 def test_same_origin_pages_and_programs_are_accepted(shared):

@@ -6,25 +6,15 @@ import json
 import socket
 
 import pytest
+from route_names import name, path_of
 
 from backstay.server.routes.table import TABLE
 from backstay.server.settings import ServerSettings
 from backstay.sync import Backstay
 from backstay.testing.waiting import eventually
-from support.server_site import serving
+from support.server.site import serving
 
 POSTS = [route for route in TABLE if route.body is not None and route.consumes == "application/json"]
-
-
-def name(route):
-    return f"{route.method} {route.path}"
-
-
-def path_of(route):
-    path = route.path
-    for parameter in route.parameters:
-        path = path.replace(f"{{{parameter}}}", "some-thing")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +25,23 @@ def shared(tmp_path_factory):
         yield running
 
 
-def is_problem(answer, status):
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    body = answer.json()
+def is_problem(response, status):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
     assert body["status"] == status
     assert body["title"]
     assert body["detail"]
-    assert "Traceback" not in answer.text
+    assert "Traceback" not in response.text
 
 
 @pytest.mark.parametrize("route", POSTS, ids=name)
 def test_an_invalid_json_body_is_refused(shared, route):
     headers = {"content-type": "application/json"}
     for raw in (b"{", b"nope", b"[1,", b'{"a":', b"\xff\xfe", b'"\xff"', b"[" * 5000, b"\x00"):
-        answer = shared.http.request(route.method, path_of(route), content=raw, headers=headers)
-        assert answer.status_code in (400, 422), answer.text
-        is_problem(answer, answer.status_code)
+        response = shared.http.request(route.method, path_of(route), content=raw, headers=headers)
+        assert response.status_code in (400, 422), response.text
+        is_problem(response, response.status_code)
 
 
 @pytest.mark.parametrize("route", POSTS, ids=name)
@@ -63,8 +53,8 @@ def test_a_body_that_violates_the_schema_is_refused(shared, route):
 @pytest.mark.parametrize("route", POSTS, ids=name)
 def test_a_content_type_other_than_json_is_refused(shared, route):
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/xml", "multipart/form-data"):
-        answer = shared.http.request(route.method, path_of(route), content=b'{"a":1}', headers={"content-type": kind})
-        is_problem(answer, 415)
+        response = shared.http.request(route.method, path_of(route), content=b'{"a":1}', headers={"content-type": kind})
+        is_problem(response, 415)
     is_problem(shared.http.request(route.method, path_of(route), content=b'{"a":1}'), 415)
 
 
@@ -98,23 +88,23 @@ def test_a_large_body_is_refused_before_it_is_read(shared):
     ],
 )
 def test_an_unknown_path_is_not_found(shared, path):
-    answer = raw(shared, f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
-    assert answer.split(b" ")[1] in (b"404", b"400"), answer
-    assert b"application/problem+json" in answer
+    response = raw(shared, f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+    assert response.split(b" ")[1] in (b"404", b"400"), response
+    assert b"application/problem+json" in response
 
 
 def test_a_wrong_method_is_refused_with_the_allowed_methods(shared):
-    answer = shared.http.patch("/api/jobs", json={})
-    is_problem(answer, 405)
-    assert answer.headers["allow"] == "GET, POST"
+    response = shared.http.patch("/api/jobs", json={})
+    is_problem(response, 405)
+    assert response.headers["allow"] == "GET, POST"
     is_problem(shared.http.options("/api/jobs"), 405)
     is_problem(shared.http.delete("/healthz"), 405)
 
 
 def test_head_answers_without_a_body(shared):
-    answer = shared.http.head("/healthz")
-    assert answer.status_code == 200
-    assert answer.content == b""
+    response = shared.http.head("/healthz")
+    assert response.status_code == 200
+    assert response.content == b""
 
 
 def test_an_invalid_query_is_refused(shared):
@@ -155,9 +145,9 @@ UPGRADE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nco
 
 def test_bytes_that_are_not_http_get_a_problem_response(shared):
     for sent in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"NONSENSE\r\n\r\n"):
-        answer = raw(shared, sent)
-        assert answer.startswith(b"HTTP/1.1 4")
-        assert b"application/problem+json" in answer
+        response = raw(shared, sent)
+        assert response.startswith(b"HTTP/1.1 4")
+        assert b"application/problem+json" in response
 
 
 def test_malformed_requests_log_nothing(shared, caplog):
@@ -167,24 +157,24 @@ def test_malformed_requests_log_nothing(shared, caplog):
 
 
 def test_an_unfinished_request_head_times_out(shared):
-    answer = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
-    assert b" 408 " in answer
+    response = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
+    assert b" 408 " in response
     assert raw(shared, b"") == b""
 
 
 def test_an_oversized_request_head_is_refused(shared):
-    answer = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * 300_000)
-    assert b" 431 " in answer or b" 400 " in answer or answer == b"reset"
+    response = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * 300_000)
+    assert b" 431 " in response or b" 400 " in response or response == b"reset"
     many = b"".join(b"x-%d: %s\r\n" % (n, b"v" * 500) for n in range(100))
-    answer = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + many + b"\r\n")
-    assert b" 431 " in answer
+    response = raw(shared, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n" + many + b"\r\n")
+    assert b" 431 " in response
 
 
 def test_an_unfinished_request_body_times_out(shared):
     head = b"POST /api/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
-    answer = raw(shared, head + b'{"type"')
-    assert b" 408 " in answer
-    assert b"application/problem+json" in answer
+    response = raw(shared, head + b'{"type"')
+    assert b" 408 " in response
+    assert b"application/problem+json" in response
 
 
 def test_conflicting_body_lengths_are_refused(shared):
@@ -195,8 +185,8 @@ def test_conflicting_body_lengths_are_refused(shared):
         b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
         b"transfer-encoding: gzip\r\n",
     ):
-        answer = raw(shared, head + lengths + b"\r\n{}")
-        assert answer.startswith(b"HTTP/1.1 4"), answer
+        response = raw(shared, head + lengths + b"\r\n{}")
+        assert response.startswith(b"HTTP/1.1 4"), response
 
 
 def test_a_websocket_is_refused(shared):
@@ -212,16 +202,16 @@ def test_a_websocket_is_refused(shared):
 def test_requests_above_the_rate_are_refused(tmp_path):
     settings = ServerSettings(access_log=False, rate="10/minute")
     with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
-        answers = [site.get("/api/queues") for _ in range(12)]
-        assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
-        is_problem(answers[-1], 429)
-        assert int(answers[-1].headers["retry-after"]) >= 1
+        responses = [site.get("/api/queues") for _ in range(12)]
+        assert [response.status_code for response in responses] == [200] * 10 + [429] * 2
+        is_problem(responses[-1], 429)
+        assert int(responses[-1].headers["retry-after"]) >= 1
         assert site.get("/healthz").status_code == 200
 
 
 def test_only_configured_origins_get_cors_headers(shared, tmp_path):
-    answer = shared.get("/api/queues", headers={"origin": "https://evil.example.org"})
-    assert "access-control-allow-origin" not in answer.headers
+    response = shared.get("/api/queues", headers={"origin": "https://evil.example.org"})
+    assert "access-control-allow-origin" not in response.headers
     settings = ServerSettings(access_log=False, cors=("https://ops.example.org",))
     with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=settings) as site:
         ours = {"origin": "https://ops.example.org"}
@@ -243,11 +233,11 @@ def test_an_unavailable_engine_is_503_without_details(tmp_path):
         before = site.server.store.queues
         site.server.store.queues = away
         try:
-            answer = site.get("/api/queues")
+            response = site.get("/api/queues")
         finally:
             site.server.store.queues = before
-        is_problem(answer, 503)
-        assert "secret-host" not in answer.text
+        is_problem(response, 503)
+        assert "secret-host" not in response.text
         assert eventually(lambda: site.get("/api/queues").status_code == 200)
 
 
@@ -255,9 +245,9 @@ def test_a_job_with_arguments_outside_json_is_listed_and_claimed(tmp_path):
     url = f"sqlite:///{tmp_path / 'backstay.db'}?synchronous=normal"
     with serving(url, settings=ServerSettings(access_log=False)) as running, Backstay(url) as stay:
         odd = stay.jobs.enqueue("odd", {"pairs": {(1, 2): {None: float("nan")}}, "raw": b"\xff"})
-        answer = running.http.get("/api/jobs")
-        assert answer.status_code == 200, answer.text
-        assert {job["id"]: job["args"] for job in answer.json()}[odd.id] == {
+        response = running.http.get("/api/jobs")
+        assert response.status_code == 200, response.text
+        assert {job["id"]: job["args"] for job in response.json()}[odd.id] == {
             "pairs": {"(1, 2)": {"None": None}},
             "raw": "/w==",
         }
@@ -268,7 +258,7 @@ def test_a_job_with_arguments_outside_json_is_listed_and_claimed(tmp_path):
 
 @pytest.mark.parametrize("queue", ["backstay", "backstay.commands", "backstay.other"])
 def test_enqueueing_into_a_reserved_queue_is_refused(shared, queue):
-    answer = shared.post("/api/jobs", {"type": "work", "queue": queue})
-    assert answer.status_code == 422
-    assert "is reserved" in answer.json()["detail"]
+    response = shared.post("/api/jobs", {"type": "work", "queue": queue})
+    assert response.status_code == 422
+    assert "is reserved" in response.json()["detail"]
     assert queue not in [one["name"] for one in shared.get("/api/queues").json()]

@@ -19,18 +19,18 @@ def run(any_site):
     return any_site.post("/api/workflows/flow/run").json()["id"]
 
 
-def refused(answer, status):
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
+def refused(response, status):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("inputs", ['{"n": 1e999}', f'{{"n": {HUGE}}}', f'{{"n": -{HUGE}}}', '{"text": "a\\u0000b"}'])
 def test_an_input_out_of_range_starts_no_run(any_site, run, inputs):
     content = f'{{"inputs": {inputs}}}'
-    answer = any_site.http.post(
+    response = any_site.http.post(
         "/api/workflows/flow/run", content=content, headers={"content-type": "application/json"}
     )
-    assert answer.status_code in (400, 422), answer.text
+    assert response.status_code in (400, 422), response.text
     assert [one["id"] for one in any_site.get("/api/runs").json()] == [run]
 
 
@@ -48,8 +48,8 @@ def test_a_stream_position_out_of_range_is_refused(any_site, run):
 def test_an_event_cursor_that_no_server_issued_is_refused(any_site, run, cursor):
     made = base64.urlsafe_b64encode(msgspec.msgpack.encode([[cursor], [f"{run}.1"]])).rstrip(b"=").decode()
     if not cursor:  # the position before the first event is valid
-        with any_site.http.stream("GET", "/api/events", params={"after": made}) as answer:
-            assert answer.status_code == 200
+        with any_site.http.stream("GET", "/api/events", params={"after": made}) as response:
+            assert response.status_code == 200
         return
     refused(any_site.get("/api/events", params={"after": made}), 400)
     refused(any_site.get("/api/events", headers={"last-event-id": made}), 400)
@@ -70,9 +70,9 @@ def test_a_nul_in_a_name_is_refused(any_site):
 def test_reading_a_large_definition_does_not_block_other_requests(site):
     """Parsing takes seconds; the server answers other requests meanwhile."""
     jobs = "".join(f"  j{n}: {{run: x}}\n" for n in range(9000))
-    answers = []
+    responses = []
     with_it = threading.Thread(
-        target=lambda: answers.append(
+        target=lambda: responses.append(
             site.http.post("/api/workflows", content=f"name: big\njobs:\n{jobs}", headers=YAML, timeout=200)
         )
     )
@@ -81,5 +81,5 @@ def test_reading_a_large_definition_does_not_block_other_requests(site):
     while with_it.is_alive():
         assert site.get("/healthz").status_code == 200
         meanwhile += with_it.is_alive()
-    assert answers[0].status_code == 201, answers[0].text[:500]
+    assert responses[0].status_code == 201, responses[0].text[:500]
     assert meanwhile > 5

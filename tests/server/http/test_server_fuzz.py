@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from backstay.server.http import openapi
 from backstay.server.routes.table import TABLE
 from backstay.server.settings import ServerSettings
-from support.server_site import serving
+from support.server.site import serving
 
-DOCUMENT = openapi.document(TABLE)
+DOCUMENT = openapi.build_document(TABLE)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ROUTES = [route for route in TABLE if route.produces != "text/event-stream"]
 

@@ -12,7 +12,7 @@ from backstay.server.http.router import Router
 from backstay.server.metrics import BUCKETS
 from backstay.server.routes.table import TABLE
 
-DOCUMENT = openapi.document(TABLE)
+DOCUMENT = openapi.build_document(TABLE)
 
 
 def references(value):
@@ -75,11 +75,11 @@ def test_duplicate_routes_are_refused():
 def test_metrics_are_prometheus_text(site):
     site.enqueue()
     site.get("/api/queues")
-    answer = site.get("/metrics")
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    response = site.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     line = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? -?[0-9.e+-]+')
     values = {}
-    for text in answer.text.splitlines():
+    for text in response.text.splitlines():
         if not text.startswith("#"):
             assert line.fullmatch(text), text
             name, _, value = text.rpartition(" ")
@@ -99,7 +99,7 @@ def test_the_access_log_has_no_secrets(tmp_path, caplog):
     import logging
 
     from backstay.server.settings import ServerSettings
-    from support.server_site import serving
+    from support.server.site import serving
 
     with caplog.at_level(logging.INFO, "backstay.access"):
         with serving(f"sqlite:///{tmp_path / 'backstay.db'}", settings=ServerSettings()) as site:

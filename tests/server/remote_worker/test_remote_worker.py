@@ -11,7 +11,7 @@ import pytest
 
 from backstay import Backstay, Cancel, Retry, Snooze, current_job
 from backstay.errors import ConfigError, EngineUnavailable
-from backstay.server.remote_worker.client import Client, RequestRefused
+from backstay.server.remote_worker.client import RequestRefused, ServerClient
 from backstay.server.remote_worker.worker import RemoteWorker
 from backstay.testing.waiting import WITHIN, eventually
 from backstay.workflow.command.environment import build_command_environment
@@ -27,7 +27,9 @@ def working(site, *, job_types=None, **options):
 
     async def work():
         around = build_command_environment((), (), ".", 2.0)
-        worker = RemoteWorker(Client(site.url), environment=around, job_types=job_types, **{"lease": 3.0, **options})
+        worker = RemoteWorker(
+            ServerClient(site.url), environment=around, job_types=job_types, **{"lease": 3.0, **options}
+        )
         made.extend([worker, asyncio.get_running_loop()])
         ready.set()
         await worker.run()
@@ -284,11 +286,11 @@ def test_a_command_gets_the_outcome_of_each_of_its_needs(site):
 def test_a_client_refuses_a_bad_url_without_revealing_its_password():
     for url in ("nonsense", "ftp://x", "http://", "http://user:secret@127.0.0.1:1"):
         with pytest.raises(ConfigError) as refused:
-            Client(url)
+            ServerClient(url)
         assert "secret" not in str(refused.value)
 
     async def post():
-        await Client("http://127.0.0.1:1").post("/healthz", {})
+        await ServerClient("http://127.0.0.1:1").post("/healthz", {})
 
     with pytest.raises(EngineUnavailable):
         asyncio.run(post())
@@ -296,7 +298,7 @@ def test_a_client_refuses_a_bad_url_without_revealing_its_password():
 
 def test_a_refusal_carries_its_status_and_detail(site):
     async def post(url):
-        client = Client(url)
+        client = ServerClient(url)
         try:
             await client.post("/api/jobs/none.1/complete", {})
         finally:

@@ -61,9 +61,9 @@ def test_the_content_security_policy_allows_only_own_files(built, site):
 )
 def test_only_the_page_and_its_assets_are_served(built, site, path):
     # Send the path unchanged; the client would normalize it otherwise.
-    answer = site.http.send(site.http.build_request("GET", site.url, extensions={"target": path.encode()}))
-    assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/problem+json"
+    response = site.http.send(site.http.build_request("GET", site.url, extensions={"target": path.encode()}))
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 def test_assets_are_gzipped_on_request(built, site):
@@ -78,10 +78,10 @@ def test_assets_are_gzipped_on_request(built, site):
 def test_a_missing_dashboard_build_names_the_build_command(site, monkeypatch, tmp_path):
     nothing = dashboard.read(tmp_path / "none")
     monkeypatch.setattr(dashboard, "load", lambda: nothing)
-    answer = site.get("/")
-    assert answer.status_code == 200
-    assert "make web" in answer.text
-    assert "content-security-policy" in answer.headers
+    response = site.get("/")
+    assert response.status_code == 200
+    assert "make web" in response.text
+    assert "content-security-policy" in response.headers
 
 
 def test_the_page_opens_without_a_token_and_the_api_does_not(built, site):
@@ -92,5 +92,5 @@ def test_the_page_opens_without_a_token_and_the_api_does_not(built, site):
 
 
 def test_a_path_with_a_nul_in_it_is_refused(built, site):
-    answer = site.http.send(site.http.build_request("GET", site.url, extensions={"target": b"/assets/a-1.js%00"}))
-    assert answer.status_code == 400
+    response = site.http.send(site.http.build_request("GET", site.url, extensions={"target": b"/assets/a-1.js%00"}))
+    assert response.status_code == 400

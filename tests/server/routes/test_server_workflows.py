@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.server_calls import CI, command, create, finish, start, statuses
+from support.server.calls import CI, command, create, finish, start, statuses
 
 
 def test_a_definition_is_stored_once_and_shown(any_site):
@@ -42,7 +42,7 @@ def test_workers_run_a_dag_and_receive_upstream_outputs(any_site):
     assert test["job"]["upstream_outputs"] == {"build": {"file": "a", "wheel": "a.whl"}}
     assert test["job"]["upstream_results"] == {"build": "success"}
     assert test["job"]["env"]["NEEDS_BUILD_WHEEL"] == "a.whl"
-    assert any_site.get("/api/jobs/ci/test/cancelled").json() == {"cancelled": False}
+    assert any_site.get("/api/jobs/ci/test/cancelled").json() is False
     any_site.post(f"/api/jobs/{test['lease']['lease_id']}/logs", {"chunks": [{"data": "ok", "sequence": 0}]})
     finish(any_site, test)
     (chunk,) = any_site.get("/api/workflows/ci/jobs/test/logs").json()
@@ -78,8 +78,9 @@ def test_a_cancelled_run_stays_cancelled_and_the_next_is_untouched(any_site):
     create(any_site)
     first = start(any_site).json()["run_id"]
     lease = command(any_site)["lease"]["lease_id"]
-    cancelled = any_site.post("/api/workflows/ci/cancel", {"reason": "wrong branch"}).json()
-    assert cancelled["cancel_requested"]
+    cancelled = any_site.post("/api/workflows/ci/cancel", {"reason": "wrong branch"})
+    assert cancelled.status_code == 202
+    assert cancelled.json()["cancel_requested"]
     assert any_site.post(f"/api/jobs/{lease}/heartbeat").json() == {"cancelled": True}
     second = start(any_site).json()["run_id"]
     assert any_site.post(f"/api/jobs/{lease}/fail", {"error": "late"}).json()["status"] == "cancelled"
@@ -88,8 +89,8 @@ def test_a_cancelled_run_stays_cancelled_and_the_next_is_untouched(any_site):
         {"build": "cancelled", "test": "cancelled", "publish": "cancelled"},
     )
     assert statuses(any_site)[0] == "queued"
-    assert any_site.get("/api/jobs/ci/build/cancelled").json() == {"cancelled": False}
-    assert any_site.get("/api/jobs/ci/build/cancelled", params={"run": first}).json() == {"cancelled": True}
+    assert any_site.get("/api/jobs/ci/build/cancelled").json() is False
+    assert any_site.get("/api/jobs/ci/build/cancelled", params={"run": first}).json() is True
     assert [run["id"] for run in any_site.get("/api/runs").json()] == [second, first]
     assert [run["id"] for run in any_site.get("/api/runs", params={"status": "cancelled"}).json()] == [first]
 
@@ -126,21 +127,68 @@ def test_workflow_json_is_accepted_in_the_form_that_the_api_returns(any_site):
     [
         {"max_retries": 2, "backoff": {"Fixed": {"delay_secs": 7}}},
         {"max_retries": 3, "backoff": {"Exponential": {"base_secs": 2, "max_secs": 60}}},
+        {"max_retries": 3, "backoff": {"Exponential": {"base_secs": 0, "max_secs": 0}}},
+        {"max_retries": 0, "backoff": {"Fixed": {"delay_secs": 7}}},
         {"max_retries": 0, "backoff": "None"},
+        {"max_retries": 2, "backoff": "None"},
     ],
-    ids=["fixed", "exponential", "none"],
+    ids=["fixed", "exponential", "no growth", "no retries", "none", "at once"],
 )
 def test_a_retry_policy_in_workflow_json_applies_to_its_jobs(site, policy):
     jobs = [{"id": "a", "command": "echo a", "retry_policy": policy}]
     created = site.post("/api/workflows", {"id": "again", "name": "again", "jobs": jobs})
     assert created.status_code == 201, created.text
     start(site, "again")
-    assert command(site)["job"]["retry_policy"] == policy
+    claimed = command(site)["job"]["retry_policy"]
+    assert without_milliseconds(claimed) == policy
+    assert created.json()["jobs"][0]["retry_policy"] == claimed
+    assert site.post("/api/workflows", created.json()).json()["version"] == 1
+    assert site.post("/api/workflows", site.get("/api/workflows/again/status").json()).json()["version"] == 1
+
+
+def without_milliseconds(policy):
+    """Return a retry policy without the exact values."""
+    if policy["backoff"] == "None":
+        return policy
+    ((kind, delays),) = policy["backoff"].items()
+    return {**policy, "backoff": {kind: {name: delays[name] for name in delays if name.endswith("_secs")}}}
+
+
+def test_a_json_job_that_names_no_backoff_is_retried_at_once(any_site):
+    jobs = [{"id": "a", "command": "false", "max_retries": 1}]
+    assert any_site.post("/api/workflows", {"id": "again", "name": "again", "jobs": jobs}).status_code == 201
+    start(any_site, "again")
+    for attempt in (0, 1):
+        found = command(any_site, wait_secs=20)
+        assert found["job"]["attempt"] == attempt
+        assert found["job"]["retry_policy"] == {"max_retries": 1, "backoff": "None"}
+        reported = any_site.post(f"/api/jobs/{found['lease']['lease_id']}/fail", {"error": "no"}).json()
+        assert reported["status"] == ("failure" if attempt else "queued")
+
+
+def test_a_backoff_in_milliseconds_is_exact(site):
+    yaml = "name: exact\njobs: {a: {run: echo, retries: 2, timeout: 100ms, backoff: {base: 1.5, max: 2200ms}}}\n"
+    shown = create(site, yaml).json()
+    exact = {"base_secs": 2, "max_secs": 3, "base_ms": 1500, "max_ms": 2200}
+    assert shown["jobs"][0]["retry_policy"]["backoff"] == {"Exponential": exact}
+    start(site, "exact")
+    claimed = command(site)["job"]
+    assert (claimed["timeout_secs"], claimed["timeout_ms"]) == (1, 100)
+    stored = site.post("/api/workflows", {**shown, "id": "copy"}).json()
+    assert stored["jobs"][0]["retry_policy"]["backoff"] == {"Exponential": exact}
 
 
 @pytest.mark.parametrize(
     "policy",
-    [7, {"retries": 2, "often": 1}, {"backoff": {"Linear": {"delay_secs": 1}}}, {"backoff": {"Fixed": {"secs": 1}}}],
+    [
+        7,
+        {"retries": 2, "often": 1},
+        {"backoff": {"Linear": {"delay_secs": 1}}},
+        {"backoff": {"Fixed": {"secs": 1}}},
+        {"backoff": {"Fixed": {"base_secs": 1}}},
+        {"backoff": {"Exponential": {"delay_secs": 1}}},
+        {"backoff": {"Exponential": {"base_secs": -1, "max_secs": 2}}},
+    ],
     ids=repr,
 )
 def test_an_invalid_retry_policy_is_refused(site, policy):
@@ -191,6 +239,78 @@ def test_workflows_are_listed_by_name_in_pages(any_site):
     assert [one["id"] for one in running] == ["ci-3"]
 
 
+def test_workflows_are_filtered_by_the_status_of_any_job(any_site):
+    def listed(status):
+        return [one["id"] for one in any_site.get("/api/workflows", params={"status": status}).json()]
+
+    for name in ("idle", "mixed", "over"):
+        create(any_site, CI.replace("name: ci", f"name: {name}"))
+    start(any_site, "over")
+    any_site.post("/api/workflows/over/cancel")
+    start(any_site, "mixed")
+    assert (listed("queued"), listed("cancelled"), listed("running")) == (["idle", "mixed"], ["over"], [])
+    lease = command(any_site)["lease"]["lease_id"]
+    assert (listed("queued"), listed("running")) == (["idle", "mixed"], ["mixed"])
+    any_site.post(f"/api/jobs/{lease}/fail", {"retryable": False})
+    assert (listed("failure"), listed("skipped"), listed("running")) == (["mixed"], ["mixed"], [])
+    assert listed("queued") == ["idle"]
+    assert any_site.get("/api/workflows", params={"status": "none"}).status_code == 422
+
+
+def test_a_list_of_workflows_has_a_hundred_by_default(site):
+    for n in range(102):
+        site.do(site.stay.workflows.put({"name": f"w{n:03}", "jobs": {"a": {"run": "true"}}}))
+    assert [one["id"] for one in site.get("/api/workflows").json()] == [f"w{n:03}" for n in range(100)]
+    assert len(site.get("/api/workflows", params={"limit": 1000}).json()) == 102
+
+
+def test_metadata_and_ports_of_a_job_are_stored_and_returned(any_site):
+    ports = [
+        {"id": "in", "label": "Message", "direction": "input", "port_type": "json", "color": None},
+        {"id": "out", "label": "", "direction": "output", "port_type": "", "color": "#3b82f6"},
+    ]
+    metadata = {"node_type": "deploy", "x": 1.5, "n": 42, "on": True, "tags": ["a", {"b": None}]}
+    job = {"id": "a", "name": "a", "command": "echo", "metadata": metadata, "ports": ports}
+    plain = {"id": "b", "command": "echo", "metadata": {}, "ports": [], "children": None, "collapsed": False}
+    created = any_site.post("/api/workflows", {"id": "drawn", "name": "drawn", "jobs": [job, plain]})
+    assert created.status_code == 201, created.text
+    start(any_site, "drawn")
+    for shown in (created.json(), any_site.get("/api/workflows/drawn/status").json()):
+        assert [(one["metadata"], one["ports"]) for one in shown["jobs"]] == [(metadata, ports), ({}, [])]
+        assert any_site.post("/api/workflows", shown).json()["version"] == 1
+    stored = any_site.get("/api/workflows/drawn").json()["definition"]
+    assert any_site.post("/api/workflows", stored).json()["version"] == 1
+    changed = {"id": "drawn", "name": "drawn", "jobs": [{**job, "metadata": {"n": 43}}, plain]}
+    assert any_site.post("/api/workflows", changed).json()["version"] == 2
+    assert any_site.get("/api/workflows/drawn/status").json()["jobs"][0]["metadata"] == metadata  # of its run
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"metadata": ["text"]},
+        {"metadata": "text"},
+        {"metadata": {"text": "x" * 70_000}},
+        {"metadata": {"text": "x" * 6000}, "matrix": {"n": list(range(250))}},
+        {"ports": {"id": "in"}},
+        {"ports": ["in"]},
+        {"ports": [{"id": "in", "label": "In"}]},
+        {"ports": [{"id": "in", "label": "In", "direction": "up"}]},
+        {"ports": [{"id": 7.5, "label": [], "direction": "input"}]},
+        {"ports": [{"id": "in", "label": "In", "direction": "input", "side": "left"}]},
+        {"ports": [{"id": f"p{n}", "label": "", "direction": "input"} for n in range(101)]},
+        {"children": [{"id": "b", "command": "echo"}]},
+        {"collapsed": True},
+    ],
+    ids=lambda job: next(iter(job)),
+)
+def test_metadata_and_ports_that_are_wrong_or_too_large_are_refused(site, job):
+    body = {"id": "drawn", "name": "drawn", "jobs": [{"id": "a", "command": "echo", **job}]}
+    refused = site.post("/api/workflows", body)
+    assert refused.status_code == 422
+    assert site.get("/api/workflows").json() == []
+
+
 def test_retrying_a_job_is_refused_until_its_failed_need_is_retried(any_site):
     create(any_site)
     run = start(any_site).json()["run_id"]
@@ -223,9 +343,9 @@ def test_retrying_a_job_is_refused_until_its_failed_need_is_retried(any_site):
     ],
 )
 def test_every_problem_of_a_definition_is_listed_and_nothing_is_stored(site, text, words):
-    answer = create(site, text.encode())
-    assert answer.status_code == 422, answer.text
-    reply = answer.json()
+    response = create(site, text.encode())
+    assert response.status_code == 422, response.text
+    reply = response.json()
     assert reply["problems"]
     assert all(set(problem) == {"message", "line", "column"} for problem in reply["problems"])
     assert any(words in problem["message"] for problem in reply["problems"])
@@ -243,6 +363,6 @@ def test_a_definition_of_another_type_or_size_is_refused(site):
 
 def test_invalid_inputs_start_no_run(site):
     create(site)
-    answer = start(site, inputs={"nonsense": 1})
-    assert answer.status_code == 422
+    response = start(site, inputs={"nonsense": 1})
+    assert response.status_code == 422
     assert site.get("/api/runs").json() == []

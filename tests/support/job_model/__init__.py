@@ -1,1 +1,1 @@
-"""The parts of the job store as a plain Python object: see `support.job_model.store`."""
+"""A model of the job store in plain Python; `store.py` describes it."""

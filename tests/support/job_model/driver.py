@@ -1,4 +1,4 @@
-"""Plays the conformance suites on the model of the job store."""
+"""A driver that runs the conformance suites of job stores on the model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from backstay.engine.base import Micros
 from backstay.hub.protocol import channel
-from backstay.testing.conformance.actor import Failure
-from backstay.testing.conformance.job.bench import Bench, Client, Received, StoreDriver
+from backstay.testing.conformance.actor import ActorFailure
+from backstay.testing.conformance.job.bench import Bench, Received, StoreClient, StoreDriver
 from support.job_model.store import ModelEngine, ModelStore
 
 
 class ModelBench(Bench):
-    """The model itself: a claim that fails here is wrong, or the model is."""
+    """The model in one namespace. A test that fails here shows an error in the test or in the model."""
 
     def __init__(self, namespace: str, now: Micros) -> None:
         super().__init__(namespace, now)
@@ -20,32 +20,32 @@ class ModelBench(Bench):
         self._engine = ModelEngine(self._store, lambda: self.now)
         self._listeners: dict[str, list[Received]] = {}
 
-    async def carry_out(self, client: Client, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    async def execute(self, client: StoreClient, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
-            answer = self._engine.apply(getattr(self._store, verb)(*args, **named))
+            reply = self._engine.apply(getattr(self._store, verb)(*args, **named))
         except Exception as error:
-            raise Failure.of(error) from error
+            raise ActorFailure.of(error) from error
         wakes, self._store.wakes = self._store.wakes, []
         for wake in wakes:
             for listener in self._listeners.get(wake.inbox, ()):
                 listener.receive(wake.payload)
-        return answer
+        return reply
 
     @property
     def announces(self) -> bool:
         return self._store.announces
 
     async def listen(self, name: str) -> Received:
-        heard = Received()
-        self._listeners.setdefault(channel(self.namespace, name), []).append(heard)
-        return heard
+        received = Received()
+        self._listeners.setdefault(channel(self.namespace, name), []).append(received)
+        return received
 
     async def close(self) -> None:
         pass
 
 
 class ModelDriver(StoreDriver):
-    """Plays claims on the model."""
+    """Opens benches on the model."""
 
     def bench(self, namespace: str, now: Micros) -> Bench:
         return ModelBench(namespace, now)

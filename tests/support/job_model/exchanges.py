@@ -1,4 +1,4 @@
-"""A worker's turn in the model: reap, make due, finish, claim; and keeping what is held."""
+"""Exchanges of workers with the model (reap, make due, finish, claim), lease renewals and enqueues."""
 
 from __future__ import annotations
 
@@ -10,31 +10,27 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.hub.protocol import SCHEDULED, new_hint_id, write_scheduled
-from backstay.job.model import (
+from backstay.job.exchange import (
     Claim,
     Claimed,
     Delivery,
-    Enqueued,
     ExchangeCommand,
     ExchangeReply,
-    Failure,
-    Finish,
-    NewJob,
-    Rate,
     Renewal,
     RenewalVerdict,
     Verdict,
 )
+from backstay.job.model import Enqueued, Failure, Finish, NewJob, StartRate
 from support.job_model.row import Row
 from support.job_model.transitions import CHAIN, Transitions, verb
 
-#: What one step does beside its own errand, at most.
-STEP_REAPS, STEP_DUES = 100, 1000
+#: The most expired leases and due jobs that one exchange processes before it finishes and claims jobs.
+REAPS_PER_EXCHANGE, DUES_PER_EXCHANGE = 100, 1000
 
 
 @dataclass
-class Lane:
-    """What a worker's lane was last answered."""
+class ChannelState:
+    """The last exchange of a worker channel and its reply, which a repeated command gets again."""
 
     seq: int
     verdicts: tuple[Verdict, ...]
@@ -43,16 +39,16 @@ class Lane:
 
 
 class Exchanges(Transitions):
-    """enqueue, step, renew, reap."""
+    """The operations enqueue, exchange, renew and reap."""
 
     def __init__(self, prefix: str = "model") -> None:
         super().__init__(prefix)
         self._fence = 0
-        #: When a rate's bucket is as good as new.
+        #: The time at which the token bucket of each rate is full again.
         self._rates: dict[tuple[str, str], Micros] = {}
-        self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self._channels: dict[tuple[str, str, int], ChannelState] = {}
         self._paused: set[str] = set()
-        self._limits: dict[str, Rate] = {}
+        self._limits: dict[str, StartRate] = {}
 
     @verb
     def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> list[Enqueued]:
@@ -65,17 +61,17 @@ class Exchanges(Transitions):
     @verb
     def exchange(self, command: ExchangeCommand) -> ExchangeReply:
         key = command.worker, command.incarnation, command.channel
-        lane = self._lanes.get(key)
-        if lane and lane.keep_until > self.now and command.seq <= lane.seq:
-            return self._again(command, lane)
+        channel_state = self._channels.get(key)
+        if channel_state and channel_state.keep_until > self.now and command.seq <= channel_state.seq:
+            return self._repeat_reply(command, channel_state)
         if command.not_after < self.now:
             return ExchangeReply(now=self.now, expired=True)
-        self._reap(STEP_REAPS)
-        self._make_due(STEP_DUES)
+        self._reap(REAPS_PER_EXCHANGE)
+        self._make_due(DUES_PER_EXCHANGE)
         verdicts: tuple[Verdict, ...] = tuple(self._finish(finish) for finish in command.finishes)
         jobs, rate_free = self._claim(command.worker, command.claim)
         leases = tuple((job.id, job.fence) for job in jobs)
-        self._lanes[key] = Lane(command.seq, verdicts, leases, self.now + 2 * command.claim.lease)
+        self._channels[key] = ChannelState(command.seq, verdicts, leases, self.now + 2 * command.claim.lease)
         return ExchangeReply(
             now=self.now,
             verdicts=verdicts,
@@ -84,24 +80,24 @@ class Exchanges(Transitions):
             ready=dict(Counter(self._ready.values())),
         )
 
-    def _again(self, command: ExchangeCommand, lane: Lane) -> ExchangeReply:
-        if command.seq < lane.seq:
+    def _repeat_reply(self, command: ExchangeCommand, channel_state: ChannelState) -> ExchangeReply:
+        if command.seq < channel_state.seq:
             return ExchangeReply(now=self.now, stale=True)
-        rows = [row for id_, fence in lane.leases if (row := self._held(id_, fence))]
+        rows = [row for id_, fence in channel_state.leases if (row := self._leased(id_, fence))]
         for row in rows:
             row.until = self.now + command.claim.lease
         jobs = tuple(row.claimed() for row in rows)
-        return ExchangeReply(now=self.now, verdicts=lane.verdicts, jobs=jobs, next_in=self._next_in())
+        return ExchangeReply(now=self.now, verdicts=channel_state.verdicts, jobs=jobs, next_in=self._next_in())
 
     def _finish(self, finish: Finish) -> Verdict:
-        row = self._held(finish.job, finish.fence)
+        row = self._leased(finish.job, finish.fence)
         if row is None:
             return "stale"
         row.error = finish.error or row.error
         why = finish.error.message if finish.error else ""
         kind = finish.kind
         if row.cancel is not None and kind != "complete":
-            kind = "cancel"  # it must not come back by its own failure
+            kind = "cancel"  # a failed attempt of a cancelled job is not retried
             row.error = finish.error or Failure("Cancelled", row.cancel, at=self.now)
             why = row.error.message
         if kind == "retry" and row.attempt > row.new.retries:
@@ -114,7 +110,7 @@ class Exchanges(Transitions):
             case "cancel":
                 self._end(row, "cancelled", why, row.worker)
             case "skip":
-                row.blamed = False
+                row.skipped_for_failure = False
                 self._end(row, "skipped", why, row.worker)
             case "retry" | "snooze" | "release":
                 if kind != "retry":
@@ -123,7 +119,7 @@ class Exchanges(Transitions):
                     row.snoozes += 1
                 if kind != "release":
                     row.due = self.now + finish.delay
-                self._place(row, why, row.worker)
+                self._make_waiting(row, why, row.worker)
         return "ok"
 
     def _complete(self, row: Row, finish: Finish) -> None:
@@ -139,14 +135,14 @@ class Exchanges(Transitions):
             self._enqueue(new, row.watched & CHAIN, follows=True)
 
     def _claim(self, worker: str, claim: Claim) -> tuple[tuple[Claimed, ...], Micros | None]:
-        """Jobs, and when the first rate that held one back lets it go."""
-        taken: list[Claimed] = []
+        """Claim jobs. Also returns the time at which the first job that a rate held back may start."""
+        claimed: list[Claimed] = []
         rate_free: list[Micros] = []
         for group in claim.queues:
             queues = set(group) - self._paused
             pending = [row for row in self._rows.values() if row.state == "pending" and row.new.queue in queues]
             for row in sorted(pending, key=lambda row: row.order):
-                if len(taken) >= claim.want:
+                if len(claimed) >= claim.want:
                     break
                 if not set(row.new.labels) <= set(claim.labels) or self._is_full(row):
                     continue
@@ -154,8 +150,8 @@ class Exchanges(Transitions):
                 if free > self.now:
                     rate_free.append(free)
                     continue
-                taken.append(self._start(row, worker, claim.lease))
-        return tuple(taken), min(rate_free, default=None)
+                claimed.append(self._start(row, worker, claim.lease))
+        return tuple(claimed), min(rate_free, default=None)
 
     def _is_full(self, row: Row) -> bool:
         mine = row.new.concurrency
@@ -164,13 +160,13 @@ class Exchanges(Transitions):
             for other in self._rows.values()
         )
 
-    def _rates_of(self, row: Row) -> Iterator[tuple[tuple[str, str], Rate]]:
+    def _rates_of(self, row: Row) -> Iterator[tuple[tuple[str, str], StartRate]]:
         if row.new.rate is not None:
             yield ("job", row.new.rate.bucket), row.new.rate
         if row.new.queue in self._limits:
             yield ("queue", row.new.queue), self._limits[row.new.queue]
 
-    def _free_at(self, key: tuple[str, str], rate: Rate) -> Micros:
+    def _free_at(self, key: tuple[str, str], rate: StartRate) -> Micros:
         return self._rates.get(key, 0) - (rate.burst - 1) * rate.interval
 
     def _start(self, row: Row, worker: str, lease: Micros) -> Claimed:
@@ -187,18 +183,18 @@ class Exchanges(Transitions):
         return row.claimed()
 
     def _next_in(self, rate_free: Micros | None = None) -> Micros | None:
-        moments = [row.due for row in self._rows.values() if row.state == "scheduled"]
-        moments += [row.until for row in self._rows.values() if row.state == "running"]
+        times = [row.due for row in self._rows.values() if row.state == "scheduled"]
+        times += [row.until for row in self._rows.values() if row.state == "running"]
         if rate_free is not None:
-            moments.append(rate_free)
-        return max(0, min(moments) - self.now) if moments else None
+            times.append(rate_free)
+        return max(0, min(times) - self.now) if times else None
 
     @verb
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> list[RenewalVerdict]:
         return [self._renew(worker, renewal, lease) for renewal in leases]
 
     def _renew(self, worker: str, renewal: Renewal, lease: Micros) -> RenewalVerdict:
-        row = self._held(renewal.job, renewal.fence)
+        row = self._leased(renewal.job, renewal.fence)
         if row is None or row.worker != worker:
             return "lost"
         row.until = self.now + lease
@@ -213,27 +209,27 @@ class Exchanges(Transitions):
         return dict(Counter(self._ready.values()))
 
     def _reap(self, limit: int) -> None:
-        over = [row for row in self._rows.values() if row.state == "running" and row.until <= self.now]
-        for row in sorted(over, key=lambda row: row.until)[:limit]:
+        expired = [row for row in self._rows.values() if row.state == "running" and row.until <= self.now]
+        for row in sorted(expired, key=lambda row: row.until)[:limit]:
             self._announce("owls", row.new.id)
             row.error = Failure("LeaseExpired", f"{row.worker} went silent", attempt=row.attempt, at=self.now)
             why = row.error.message
             if run := self._runs.get(row.new.run):
-                self._tell(run, "lease_expired", row, why, row.worker)
+                self._add_event(run, "lease_expired", row, why, row.worker)
             if row.cancel is not None:
                 self._end(row, "cancelled", why, row.worker)
             elif row.attempt > row.new.retries:
                 self._end(row, "failed", why, row.worker)
             else:
-                self._place(row, why, row.worker)
+                self._make_waiting(row, why, row.worker)
 
     def _make_due(self, limit: int) -> None:
         due = [row for row in self._rows.values() if row.state == "scheduled" and row.due <= self.now]
         for row in sorted(due, key=lambda row: row.due)[:limit]:
-            self._place(row)
+            self._make_waiting(row)
 
     @verb
-    def undelivered(self, shard: int, limit: int = 1000) -> list[Delivery]:
+    def read_outbox(self, shard: int, limit: int = 1000) -> list[Delivery]:
         return []
 
     @verb
@@ -241,5 +237,5 @@ class Exchanges(Transitions):
         return {}
 
     @verb
-    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> None:
+    def ack_deliveries(self, shard: int, deliveries: Sequence[Delivery]) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What jobs of the model leave behind: lines, outputs, files."""
+"""Data that jobs of the model store: log lines, outputs and artifacts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.job_model.transitions import Transitions, verb
 
 
 class JobOutput(Transitions):
-    """Logs, outputs, artifacts."""
+    """The operations on logs, outputs and artifacts."""
 
     @verb
     def append_log(self, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> bool:
@@ -63,7 +63,7 @@ class JobOutput(Transitions):
         return True
 
     def _writer(self, job: str, fence: int) -> Row | None:
-        return self._held(job, fence) if fence else self._rows.get(job)
+        return self._leased(job, fence) if fence else self._rows.get(job)
 
     @verb
     def list_artifacts(self, job: str) -> list[Artifact]:

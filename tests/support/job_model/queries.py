@@ -1,4 +1,4 @@
-"""What can be seen of jobs in the model."""
+"""Queries of jobs and queues in the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.job_model.transitions import CHAIN, THIS, verb
 
 
 class Queries(Exchanges):
-    """get, watch, list_jobs, results, queues, next_due."""
+    """The queries get, watch, list_jobs, results, queues and next_due."""
 
     @verb
     def get(self, job: str) -> Job | None:
@@ -35,7 +35,7 @@ class Queries(Exchanges):
         *,
         state: State | None = None,
         queue: str = "",
-        type: str = "",  # noqa: A002 - what it is called everywhere
+        type: str = "",  # noqa: A002 - the name in the store's contract
         run: str = "",
         before: str = "",
         limit: int = 50,

@@ -1,4 +1,4 @@
-"""What the model keeps beside jobs: workers, cron, definitions, tokens."""
+"""Records of the model that do not belong to a job: workers, cron ticks, workflow definitions, tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.job.model import Tick, Worker
+from backstay.job.model import Tick, WorkerRecord
 from backstay.job.run_model import Definition, TokenRecord
 from support.job_model.transitions import Transitions, verb
 
@@ -15,17 +15,18 @@ DAY: Micros = 86_400_000_000
 
 
 class Registry(Transitions):
-    """Whatever is found by its name alone."""
+    """The operations on records that are found by their name alone."""
 
     def __init__(self, prefix: str = "model") -> None:
         super().__init__(prefix)
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, WorkerRecord] = {}
         self._ticks: dict[str, Micros] = {}
         self._definitions: dict[str, list[Definition]] = {}
         self._tokens: dict[str, TokenRecord] = {}
+        self._secrets: dict[str, bytes] = {}
 
     @verb
-    def heartbeat(self, worker: Worker) -> None:
+    def heartbeat(self, worker: WorkerRecord) -> None:
         known = self._workers.get(worker.id)
         registered = known.registered if known else self.now
         self._workers[worker.id] = msgspec.structs.replace(worker, registered=registered, beat=self.now)
@@ -35,9 +36,9 @@ class Registry(Transitions):
         self._workers.pop(worker, None)
 
     @verb
-    def workers(self) -> list[Worker]:
-        heard = [worker for worker in self._workers.values() if worker.beat > self.now - DAY]
-        return sorted(heard, key=lambda worker: worker.id)
+    def workers(self) -> list[WorkerRecord]:
+        recent = [worker for worker in self._workers.values() if worker.beat > self.now - DAY]
+        return sorted(recent, key=lambda worker: worker.id)
 
     @verb
     def ticks(self, names: Sequence[str]) -> dict[str, Micros]:
@@ -82,3 +83,7 @@ class Registry(Transitions):
     @verb
     def tokens(self) -> list[TokenRecord]:
         return [self._tokens[id_] for id_ in sorted(self._tokens) if not 0 < self._tokens[id_].expires <= self.now]
+
+    @verb
+    def put_secret(self, name: str, value: bytes) -> bytes:
+        return self._secrets.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""A job and a run as the model keeps them: see `support.job_model.store`."""
+"""The records of jobs and runs in the model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.job.model import FINAL, Claimed, Failure, Job, LogLine, NewJob, State, rank
+from backstay.job.exchange import Claimed
+from backstay.job.model import FINAL, Failure, Job, LogLine, NewJob, State, rank
 from backstay.job.run_model import FINISHED, Artifact, NewRun, Run, RunEvent, RunStatus
+from backstay.job.run_status import final_status
 
 T = TypeVar("T", Claimed, Job)
 
 
 @dataclass
 class File:
-    """An artifact that is whole."""
+    """An artifact that was uploaded completely."""
 
     artifact: Artifact
     parts: list[bytes]
@@ -25,7 +27,7 @@ class File:
 
 @dataclass(eq=False)
 class Row:
-    """A job as it lies there."""
+    """The record of a job."""
 
     new: NewJob
     chain: str
@@ -44,25 +46,26 @@ class Row:
     cancel: str | None = None
     result: bytes | None = None
     error: Failure | None = None
-    #: Chains that have not ended, and what the others came to.
+    #: The chains that the job waits for; by chain that has ended, its result, or None without one.
     waits: set[str] = field(default_factory=set[str])
     upstream: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
-    #: Chains it waited for that did not succeed; those of them that count as a failure; whether it was skipped for one.
-    spoilt: set[str] = field(default_factory=set[str])
-    blame: set[str] = field(default_factory=set[str])
-    blamed: bool = False
+    #: The chains that ended without success; those of them that ended in a failure; whether such a failure made the
+    #: store skip this job.
+    unsuccessful: set[str] = field(default_factory=set[str])
+    failed_blockers: set[str] = field(default_factory=set[str])
+    skipped_for_failure: bool = False
     followed_by: str = ""
     watched: int = 0
     log: dict[int, LogLine] = field(default_factory=dict[int, LogLine])
     outputs: dict[str, str] = field(default_factory=dict[str, str])
     files: dict[str, File] = field(default_factory=dict[str, "File"])
-    #: What is on its way, by name and digest.
+    #: The parts of unfinished uploads, by name and digest.
     uploads: dict[tuple[str, str], list[bytes]] = field(default_factory=dict[tuple[str, str], list[bytes]])
 
     @property
     def has_failed(self) -> bool:
-        """Whether its end counts as a failure for its dependents."""
-        return (self.state == "failed" and not self.new.soft) or (self.state == "skipped" and self.blamed)
+        """Whether dependents treat this job as failed."""
+        return (self.state == "failed" and not self.new.soft) or (self.state == "skipped" and self.skipped_for_failure)
 
     @property
     def has_succeeded(self) -> bool:
@@ -73,14 +76,14 @@ class Row:
         return rank(self.due, self.new.priority), self.new.id
 
     def claimed(self) -> Claimed:
-        return self._told(Claimed, upstream=dict(self.upstream))
+        return self._build(Claimed, upstream=dict(self.upstream))
 
     def view(self) -> Job:
         cancel, waits = self.cancel is not None, tuple(sorted(self.waits))
         worker = "" if self.state in ("scheduled", "blocked", "pending") else self.worker
-        return self._told(Job, lease_until=self.until, cancel_requested=cancel, waits_for=waits, worker=worker)
+        return self._build(Job, lease_until=self.until, cancel_requested=cancel, waits_for=waits, worker=worker)
 
-    def _told(self, kind: type[T], **more: Any) -> T:
+    def _build(self, kind: type[T], **more: Any) -> T:
         """Build a `kind` struct from the row's request and its current state."""
         known = {**msgspec.structs.asdict(self.new), **vars(self), **more}
         return kind(**{field.name: known[field.name] for field in msgspec.structs.fields(kind)})
@@ -88,7 +91,7 @@ class Row:
 
 @dataclass(eq=False)
 class RunRow:
-    """A run as it lies there."""
+    """The record of a run."""
 
     new: NewRun
     created: Micros
@@ -100,7 +103,7 @@ class RunRow:
     jobs: list[Row] = field(default_factory=list[Row])
     counts: Counter[str] = field(default_factory=Counter[str])
     events: list[RunEvent] = field(default_factory=list[RunEvent])
-    #: How many of its events have been announced.
+    #: The number of events that have been announced.
     announced: int = 0
 
     @property
@@ -109,13 +112,16 @@ class RunRow:
 
     @property
     def is_over(self) -> bool:
-        """Whether none of its jobs has anything left to do."""
+        """Whether all jobs of the run are in a final state."""
         return not any(count for state, count in self.counts.items() if state not in FINAL)
 
     def outcome(self) -> RunStatus:
-        if self.cancel is not None:
-            return "cancelled"
-        return "failure" if any(row.state == "failed" and not row.new.soft for row in self.jobs) else "success"
+        """Return the status of the run after its last job has ended."""
+        return final_status(
+            hard_failures=sum(row.state == "failed" and not row.new.soft for row in self.jobs),
+            cancelled=self.counts["cancelled"],
+            cancel_requested=self.cancel is not None,
+        )
 
     def view(self) -> Run:
         return Run(

@@ -13,7 +13,7 @@ from support.job_model.transitions import verb
 
 
 class Runs(Admin):
-    """start_run, cancel_run, rerun_failed, check_runs, and looking at runs and their events."""
+    """The operations start_run, cancel_run, rerun_failed, check_runs, and the queries of runs and events."""
 
     @verb
     def start_run(self, run: NewRun) -> Run:
@@ -22,10 +22,10 @@ class Runs(Admin):
         self._check_run(run)
         row = RunRow(run, self.now, self.now + run.timeout if run.timeout else 0)
         self._runs[run.id] = row
-        self._tell(row, "run_created")
+        self._add_event(row, "run_created")
         for new in run.jobs:
             self._enqueue(new)
-        self.settle()
+        self.finish_runs()
         return row.view()
 
     def _check_run(self, run: NewRun) -> None:
@@ -71,13 +71,13 @@ class Runs(Admin):
         if run.is_finished or run.cancel is not None:
             return
         run.cancel = reason
-        self._tell(run, "run_cancelling", why=reason)
+        self._add_event(run, "run_cancelling", why=reason)
         waiting = [row for row in run.jobs if row.state not in FINAL and row.state != "running"]
         for row in run.jobs:
             if row.state == "running":
-                self._ask_to_end(row, reason)
+                self._request_cancel(row, reason)
         self._cancel(*waiting, reason=reason)
-        self.settle()
+        self.finish_runs()
 
     @verb
     def rerun_failed(self, run: str) -> Run | None:
@@ -85,19 +85,21 @@ class Runs(Admin):
         if row is None:
             return None
         failed = [job for job in row.jobs if job.state in ("failed", "cancelled")] if row.is_finished else []
-        back = self._open_again(failed)
+        reopened = self._reopen(failed, rerun=True)
         for job in failed:
             job.due = self.now
-            # A retried job waits again for those of its blockers that are retried too.
+            # A retried job is blocked again by those of its blockers that are retried, too.
             for chain in job.new.after:
-                if (last := self._last(chain)) is not None and last.new.id in back:
-                    self._wait_again(job, chain)
-        self._bring_back(back)
+                if (last := self._last(chain)) is not None and last.new.id in reopened:
+                    self._block_again(job, chain)
+        self._restart(reopened)
         return row.view()
 
     @verb
     def check_runs(self, shard: int, limit: int = 100) -> list[str]:
-        """Nothing here can differ: a move and its count are one."""
+        """Cancel runs past their deadline. Returns no corrected run: the model's counts cannot be wrong, since each
+        transition updates them.
+        """
         late = [run for run in self._runs.values() if 0 < run.deadline <= self.now]
         for run in [run for run in late if not run.is_finished and run.cancel is None][:limit]:
             self._cancel_run(run, "the run did not end before its deadline")
@@ -112,7 +114,7 @@ class Runs(Admin):
 
     @verb
     def events(self, shard: int, after: str = "", limit: int = 1000) -> EventPage:
-        """A cursor is the number of events ever recorded before it."""
-        first = self._told if after == "$" else int(after or 0)
+        """Return a page of events of all runs. The cursor is the number of the last event on the page before."""
+        first = self._event_count if after == "$" else int(after or 0)
         page = [(number, event) for number, event in self._events if number > first][:limit]
         return EventPage(tuple(event for _, event in page), str(page[-1][0] if page else first))

@@ -1,8 +1,8 @@
-"""The job store as a plain Python object: what `backstay.job.store.Store` means, readable in one sitting.
+"""A model of the job store: it implements `backstay.job.store.Store` in plain Python, in memory, for one shard.
 
-Everything is a dict and a loop, so nothing here is fast, and nothing survives the process. The conformance suites run
-on it first; property tests feed it and each real store the same commands at the same times and demand the same
-answers. One shard. Its parts are in `support.job_model`: start with `transitions.py`.
+It is simple rather than fast: dicts and loops. The conformance suites run on it, too, and property tests send the same
+commands at the same times to the model and to each real store and compare the replies. Start reading with
+`transitions.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ModelStore(Runs, Queries, JobOutput, Registry):
-    """All jobs of one shard."""
+    """The whole store: all operations on the jobs and runs of one shard."""
 
     shards = 1
     announces, announcement_gap = True, 0.0
@@ -30,20 +30,20 @@ class ModelStore(Runs, Queries, JobOutput, Registry):
 
 
 class ModelEngine:
-    """Carries out a model's operations, one after another, on a clock that is given."""
+    """Applies operations of a model one by one, at the time that `clock` returns."""
 
     def __init__(self, store: ModelStore, clock: Callable[[], Micros]) -> None:
         self._store = store
         self._clock = clock
 
     def apply(self, op: Op[T]) -> T:
-        assert isinstance(op, StoreOperation)  # made by the model
+        assert isinstance(op, StoreOperation)  # as `verb` makes it
         self._store.now = max(self._store.now, self._clock())
-        answer: Any = op.work()
-        return answer  # type: ignore[no-any-return]  # the operation's type names its reply
+        reply: Any = op.work()
+        return reply  # type: ignore[no-any-return]  # the type of the operation names its reply
 
     def submit(self, op: Op[T]) -> Awaitable[T]:
-        async def answer() -> T:
+        async def reply() -> T:
             return self.apply(op)
 
-        return answer()
+        return reply()

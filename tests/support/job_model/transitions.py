@@ -20,28 +20,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound="Transitions")
 
-#: Flags of `watched`: a caller waits for this job; for its chain.
+#: Flags of `watched`: a caller waits for the end of this job, or for the end of its chain.
 THIS, CHAIN = 1, 2
 
 
 def verb(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Op[T]]:
-    """Makes an operation of a verb: it happens when the engine carries it out. Runs that are over by then end."""
+    """Turn a method into one that returns an operation, which runs when the engine applies it. After the method, runs
+    without an unfinished job are finished.
+    """
 
     @functools.wraps(method)
-    def ask(self: S, /, *args: P.args, **named: P.kwargs) -> Op[T]:
+    def make_operation(self: S, /, *args: P.args, **named: P.kwargs) -> Op[T]:
         def work() -> T:
             self.begin()
-            answer = method(self, *args, **named)
-            self.settle()
-            return answer
+            reply = method(self, *args, **named)
+            self.finish_runs()
+            return reply
 
         return StoreOperation(work)
 
-    return ask
+    return make_operation
 
 
 class Transitions:
-    """All jobs and runs of one shard, and the ways from state to state."""
+    """All jobs and runs of one shard, and the transitions between the states of a job."""
 
     def __init__(self, prefix: str = "model") -> None:
         self.now: Micros = 0
@@ -49,25 +51,25 @@ class Transitions:
         self.wakes: list[Wake] = []
         self._prefix = prefix
         self._rows: dict[str, Row] = {}
-        #: Who ever waited for a chain.
-        self._behind: defaultdict[str, dict[str, Row]] = defaultdict(dict)
+        #: By chain: the jobs that wait, or have waited, for its end.
+        self._dependents: defaultdict[str, dict[str, Row]] = defaultdict(dict)
         self._runs: dict[str, RunRow] = {}
-        #: Of all runs, each with its number.
+        #: The events of all runs, each with its number in the order of all events.
         self._events: list[tuple[int, RunEvent]] = []
-        self._told = 0
-        #: Who has a unique key, and until when (0: until it is given back).
+        self._event_count = 0
+        #: By unique key: the job that holds it, and the time until which it does (0: until the job frees it).
         self._unique: dict[str, tuple[str, Micros]] = {}
-        #: Jobs that the verb under way made pending, with their types; runs that it changed.
+        #: The types of the jobs that the current operation has made pending, and the runs that it has changed.
         self._ready: dict[str, str] = {}
         self._touched: dict[str, RunRow] = {}
 
     def begin(self) -> None:
         self._ready = {}
 
-    # ── into a state ──
+    # ── transitions ──
 
     def _move(self, row: Row, state: State, why: str = "", worker: str = "") -> None:
-        """The one way into a state."""
+        """Set the state of a job, and update the counts and events of its run. All transitions go through here."""
         before, row.state = row.state, state
         run = self._runs.get(row.new.run)
         if run is None:
@@ -75,53 +77,53 @@ class Transitions:
         if run.is_finished and state not in FINAL:
             self._reopen_run(run)
         run.counts[before] -= 1
-        if not row.followed_by:  # else its chain goes on, and what carries it on is counted
+        if not row.followed_by:  # otherwise the next job of the chain is counted instead
             run.counts[state] += 1
         if state == "running":
             run.status, run.started = "running", run.started or self.now
         match state:
             case "pending":
-                self._tell(run, "ready", row, why, worker)
+                self._add_event(run, "ready", row, why, worker)
             case "running":
-                self._tell(run, "started", row, why, worker)
+                self._add_event(run, "started", row, why, worker)
             case "blocked":
                 self._touched[run.new.id] = run
             case "scheduled" | "completed" | "failed" | "cancelled" | "skipped":
-                self._tell(run, state, row, why, worker)
+                self._add_event(run, state, row, why, worker)
 
-    def _place(self, row: Row, why: str = "", worker: str = "") -> None:
-        """Where a job belongs that neither runs nor has ended."""
+    def _make_waiting(self, row: Row, why: str = "", worker: str = "") -> None:
+        """Move a job to the state in which it waits to be claimed: blocked, scheduled or pending."""
         state: State = "blocked" if row.waits else "scheduled" if row.due > self.now else "pending"
         self._move(row, state, why, worker)
         if state == "pending":
             self._ready[row.new.id] = row.new.type
 
     def _end(self, row: Row, state: State, why: str = "", worker: str = "") -> None:
-        """The only way into a final state, for a job and for the dependents skipped with it."""
+        """Move a job to a final state, and release or skip its dependents."""
         self._close(row, state, why, worker)
         self._release([row])
 
     def _release(self, rows: list[Row]) -> None:
-        """These jobs have ended: release or skip the dependents of their chains."""
+        """Release or skip the dependents of jobs that have ended; a skipped dependent may skip others in turn."""
         ended = deque(rows)
         while ended:
             last = ended.popleft()
             if last.followed_by:
                 continue
-            for waiter in [waiter for waiter in self._behind[last.chain].values() if last.chain in waiter.waits]:
-                self._hear(waiter, last)
+            for waiter in [waiter for waiter in self._dependents[last.chain].values() if last.chain in waiter.waits]:
+                self._record_end(waiter, last)
                 if waiter.state == "blocked" and self._must_skip(waiter, last):
-                    waiter.blamed = last.has_failed
+                    waiter.skipped_for_failure = last.has_failed
                     self._close(waiter, "skipped")
                     ended.append(waiter)
                 elif waiter.state == "blocked" and not waiter.waits:
-                    self._place(waiter)
+                    self._make_waiting(waiter)
 
     def _must_skip(self, row: Row, last: Row) -> bool:
-        """Whether the end of one chain, of those it waited for, leaves it nothing to do."""
+        """Whether a blocked job must be skipped because of how this chain ended."""
         if row.new.when == "all_success":
             return not last.has_succeeded
-        return row.new.when == "any_failure" and not row.waits and not row.blame
+        return row.new.when == "any_failure" and not row.waits and not row.failed_blockers
 
     def _close(self, row: Row, state: State, why: str = "", worker: str = "") -> None:
         self._move(row, state, why, worker)
@@ -135,20 +137,20 @@ class Transitions:
         if row.watched and not row.followed_by:
             self._announce("chainc", row.chain)
 
-    def _hear(self, waiter: Row, last: Row) -> None:
-        """A chain has ended, and this job waited for it."""
+    def _record_end(self, waiter: Row, last: Row) -> None:
+        """Record in a dependent how a chain that it waited for has ended."""
         chain = last.chain
         waiter.waits.discard(chain)
         waiter.upstream[chain] = last.result if last.state == "completed" else None
         if not last.has_succeeded:
-            waiter.spoilt.add(chain)
+            waiter.unsuccessful.add(chain)
         if last.has_failed:
-            waiter.blame.add(chain)
+            waiter.failed_blockers.add(chain)
 
-    # ── new ──
+    # ── new jobs ──
 
     def _check_blockers(self, jobs: Sequence[NewJob], known: set[str]) -> None:
-        """Each blocker must be known or come earlier in the list; these jobs are added to `known`."""
+        """Raise ConfigError unless each blocker is in `known` or earlier in the list. Adds the jobs to `known`."""
         for new in jobs:
             missing = [chain for chain in new.after if chain not in known]
             if missing and new.id not in self._rows:
@@ -156,44 +158,46 @@ class Transitions:
             known.add(new.id)
 
     def _enqueue(self, new: NewJob, watched: int = 0, *, follows: bool = False) -> Enqueued:
-        """`follows`: made by the step that ends another job, which must not be refused. Its unique key gives way if
-        another has it, and an unknown blocker counts as one that failed.
+        """Store a new job, unless its id exists or its unique key is taken.
+
+        `follows`: another job creates it in the exchange that completes that job, which must not fail. It then loses a
+        unique key that is taken, and an unknown blocker counts as one that failed.
         """
         if row := self._rows.get(new.id):
             return Enqueued(new.id, row.state)
         if new.unique is not None and (holder := self._holder(new.unique)):
             if not follows:
                 return Enqueued(holder.new.id, holder.state, deduplicated=True)
-            new = msgspec.structs.replace(new, unique=None)  # a chain goes on all the same
+            new = msgspec.structs.replace(new, unique=None)
         if new.unique is not None:
             window = new.unique.scope == "window"
             self._unique[new.unique.key] = new.id, self.now + new.unique.window if window else 0
         row = Row(new, new.chain or new.id, self.now, new.due or self.now + new.delay, watched=watched)
         self._rows[new.id] = row
         for chain in new.after:
-            self._behind[chain][new.id] = row
+            self._dependents[chain][new.id] = row
             last = self._last(chain)
             if last is None:
                 row.upstream[chain] = None
-                row.spoilt.add(chain)
-                row.blame.add(chain)
+                row.unsuccessful.add(chain)
+                row.failed_blockers.add(chain)
             elif last.state in FINAL:
-                self._hear(row, last)
+                self._record_end(row, last)
             else:
                 row.waits.add(chain)
         run = self._runs.get(new.run)
         if run is not None:
             run.jobs.append(row)
-            run.counts[row.state] += 1  # it leaves that state at once
+            run.counts[row.state] += 1  # the transition below subtracts it again
         if run is not None and run.cancel is not None and not run.is_finished:
             self._cancel(row, reason=run.cancel)
-        elif (new.when == "all_success" and row.spoilt) or (
-            new.when == "any_failure" and not row.waits and not row.blame
+        elif (new.when == "all_success" and row.unsuccessful) or (
+            new.when == "any_failure" and not row.waits and not row.failed_blockers
         ):
-            row.blamed = bool(row.blame)
+            row.skipped_for_failure = bool(row.failed_blockers)
             self._end(row, "skipped")
         else:
-            self._place(row)
+            self._make_waiting(row)
         return Enqueued(new.id, row.state)
 
     def _cancel(self, *rows: Row, reason: str) -> None:
@@ -204,7 +208,7 @@ class Transitions:
         self._release(list(rows))
 
     def _last(self, chain: str) -> Row | None:
-        """The job that a chain has come to. Those before it may be forgotten by now."""
+        """Return the last job of a chain. The jobs before it may have been deleted."""
         row = self._rows.get(chain)
         while row is not None and row.followed_by:
             row = self._rows.get(row.followed_by)
@@ -212,7 +216,7 @@ class Transitions:
             row = next((one for one in self._rows.values() if one.chain == chain and not one.followed_by), None)
         return row
 
-    def _held(self, job: str, fence: int) -> Row | None:
+    def _leased(self, job: str, fence: int) -> Row | None:
         row = self._rows.get(job)
         return row if row and row.state == "running" and row.fence == fence else None
 
@@ -229,25 +233,25 @@ class Transitions:
 
     # ── runs ──
 
-    def _tell(self, run: RunRow, kind: EventKind, row: Row | None = None, why: str = "", worker: str = "") -> None:
+    def _add_event(self, run: RunRow, kind: EventKind, row: Row | None = None, why: str = "", worker: str = "") -> None:
         job, attempt = (row.new.id, row.attempt) if row else ("", 0)
         event = RunEvent(run.new.id, len(run.events) + 1, self.now, kind, job, attempt, worker, why)
         run.events.append(event)
-        self._told += 1
-        self._events.append((self._told, event))
+        self._event_count += 1
+        self._events.append((self._event_count, event))
         self._touched[run.new.id] = run
 
     def _reopen_run(self, run: RunRow) -> None:
         run.status, run.finished, run.cancel = "running", 0, None
         run.deadline = self.now + run.new.timeout if run.new.timeout else 0
-        self._tell(run, "run_reopened")
+        self._add_event(run, "run_reopened")
 
-    def settle(self) -> None:
-        """The verb is done: runs that are over end, and what happened is announced."""
+    def finish_runs(self) -> None:
+        """Finish the changed runs that have no unfinished job, and announce new events."""
         for run in self._touched.values():
             if run.is_over and not run.is_finished:
                 run.status, run.finished = run.outcome(), self.now
-                self._tell(run, "run_finished", why=run.status)
+                self._add_event(run, "run_finished", why=run.status)
                 self._announce("runc", run.new.id)
             if run.announced < len(run.events):
                 run.announced = len(run.events)

@@ -1,1 +1,1 @@
-"""n8n's side of a test: its nodes, its API, its commands."""
+"""Fakes of n8n for tests (its Redis nodes and its API), workflows, and the commands of `backstay n8n`."""

@@ -1,7 +1,7 @@
-"""n8n's public API as a real server (1.123) answers it, for tests without one: a small HTTP server on loopback.
+"""A fake of n8n's public API: a small HTTP server on loopback that responds like a real server (1.123).
 
-What it says is recorded from the real one, word for word where a message matters; `test_n8n_api.py` holds both to the
-same claims. `major=2` differs in one thing: what others call may be published there.
+Its responses were recorded from the real server, and its messages are verbatim where code depends on them.
+`test_n8n_api.py` runs the same tests against both. With `major=2` sub-workflows may be published, too.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ HTML = "<!DOCTYPE html>\n<html><body><pre>Cannot GET /</pre></body></html>\n"
 
 
 class N8nApi:
-    """`with N8nApi() as api:` then `api.url` and `KEY`. `api.say(…)` puts an answer before the next ones."""
+    """`with N8nApi() as api:` starts the server at `api.url`; the API key is `KEY`. `api.respond(…)` sets the next
+    responses.
+    """
 
-    def __init__(self, major=1, tells_version=False):
+    def __init__(self, major=1, reports_version=False):
         self.major = major
-        self.tells_version = tells_version
+        self.reports_version = reports_version
         self.workflows = {}
         self.credentials = {}
-        #: Method and path of everything that was asked.
-        self.asked = []
-        self._before = []
-        #: Called when a request was carried out and before it is answered: its method and path.
-        self.carried_out = lambda _method, _path: None
+        #: The method and path of each request.
+        self.requests = []
+        self._next_responses = []
+        #: Called with method and path after a request was applied and before its response is sent.
+        self.on_applied = lambda _method, _path: None
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -62,7 +64,7 @@ class N8nApi:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def _handler(self):
-        return lambda handler: self._answer(handler)  # noqa: PLW0108 - a function, so that it becomes a method
+        return lambda handler: self._handle(handler)  # noqa: PLW0108 - only a function becomes a method of Handler
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -72,38 +74,40 @@ class N8nApi:
         self._server.shutdown()
         self._server.server_close()
 
-    def say(self, status, body="", *, times=1, after=False, **headers):
-        """The next `times` requests are answered so; status 0 hangs up. `after`: the request is carried out first."""
-        self._before += [(status, body, headers, after)] * times
+    def respond(self, status, body="", *, times=1, after=False, **headers):
+        """Set the response to the next `times` requests; status 0 closes the connection. The requests are not applied,
+        except with `after`.
+        """
+        self._next_responses += [(status, body, headers, after)] * times
 
     # ── one request ──
 
-    def _answer(self, handler):
+    def _handle(self, handler):
         raw = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         method, parts = handler.command, urlsplit(handler.path)
-        self.asked.append((method, parts.path))
-        before = self._before.pop(0) if self._before else None
-        if before is None or before[3]:
-            status, body = self._decide(method, parts, handler.headers, raw)
-            self.carried_out(method, parts.path)
+        self.requests.append((method, parts.path))
+        preset = self._next_responses.pop(0) if self._next_responses else None
+        if preset is None or preset[3]:
+            status, body = self._apply(method, parts, handler.headers, raw)
+            self.on_applied(method, parts.path)
         headers = {}
-        if before is not None:
-            status, body, headers, _ = before
+        if preset is not None:
+            status, body, headers, _ = preset
         if status == 0:
             handler.close_connection = True
             handler.connection.close()
             return
         text = body if isinstance(body, str) else json.dumps(body)
         kind = "application/json; charset=utf-8" if not isinstance(body, str) else "text/html; charset=utf-8"
-        said = text.encode()
+        content = text.encode()
         handler.send_response(status)
-        for name, value in {"content-type": kind, "content-length": len(said), **headers}.items():
+        for name, value in {"content-type": kind, "content-length": len(content), **headers}.items():
             handler.send_header(name.replace("_", "-"), str(value))
         handler.end_headers()
-        handler.wfile.write(said)
+        handler.wfile.write(content)
 
-    def _decide(self, method, parts, headers, raw):
-        if parts.path == "/rest/settings" and self.tells_version:
+    def _apply(self, method, parts, headers, raw):
+        if parts.path == "/rest/settings" and self.reports_version:
             return 200, {"data": {"versionCli": {1: "1.123.81", 2: "2.41.0"}[self.major]}}
         if not parts.path.startswith("/api/v1/"):
             return 404, HTML
@@ -116,7 +120,7 @@ class N8nApi:
             case "GET", ["workflows"]:
                 return self._list(parse_qs(parts.query))
             case "POST", ["workflows"]:
-                return self._wrong(body) or (200, self._create(body))
+                return self._find_error(body) or (200, self._create(body))
             case "GET" | "PUT" | "DELETE", ["workflows", workflow]:
                 return self._one(method, workflow, body)
             case "POST", ["workflows", workflow, "activate"]:
@@ -147,23 +151,25 @@ class N8nApi:
         cursor = json.dumps({"limit": limit, "offset": offset + limit, "numberOfTotalRecords": len(found)})
         return 200, {"data": page, "nextCursor": base64.b64encode(cursor.encode()).decode() if more else None}
 
-    def _wrong(self, body):
-        def said(message):
+    def _find_error(self, body):
+        """Return the response to an invalid workflow, or None."""
+
+        def refuse(message):
             return 400, {"message": f"request/body{message}"}
 
         for field in READ_ONLY:
             if field in body:
-                return said(f"/{field} is read-only")
+                return refuse(f"/{field} is read-only")
         if set(body) - set(WORKFLOW) - set(ALSO):
-            return said(" must NOT have additional properties")
+            return refuse(" must NOT have additional properties")
         for field in WORKFLOW:
             if field not in body:
-                return said(f" must have required property '{field}'")
-        for place, node in enumerate(body["nodes"]):
+                return refuse(f" must have required property '{field}'")
+        for nth, node in enumerate(body["nodes"]):
             if set(node) - NODE:
-                return said(f"/nodes/{place} must NOT have additional properties")
+                return refuse(f"/nodes/{nth} must NOT have additional properties")
         if set(body["settings"]) - SETTINGS:
-            return said("/settings must NOT have additional properties")
+            return refuse("/settings must NOT have additional properties")
         return None
 
     def _create(self, body):
@@ -194,8 +200,8 @@ class N8nApi:
         self.workflows[workflow].update(fields, versionId=str(uuid.uuid4()))
 
     def _one(self, method, workflow, body):
-        if method == "PUT" and (wrong := self._wrong(body)):
-            return wrong
+        if method == "PUT" and (refusal := self._find_error(body)):
+            return refusal
         found = self.workflows.get(workflow)
         if found is None:
             return 404, {"message": "Not Found"}
@@ -232,7 +238,7 @@ class N8nApi:
             return 400, {"message": "req.body.type is not a known type"}
         data = body["data"]
         if body["type"] == "redis" and not isinstance(data.get("port", 0), int):
-            # The real one may quote a value, and so does this.
+            # The real server may quote the value, which could be a secret.
             return 400, {"message": f"request.body.data is not of a type(s) number: {json.dumps(data)}"}
         if body["type"] == "redis" and "ssl" not in data:
             return 400, {"message": 'request.body.data requires property "disableTlsVerification"'}

@@ -1,4 +1,4 @@
-"""`backstay n8n` in a workspace of a test's own."""
+"""Run `backstay n8n` commands in a workspace that only one test uses."""
 
 from __future__ import annotations
 
@@ -44,18 +44,20 @@ FLOW = """\
   "settings": {"executionOrder": "v1", "executionTimeout": 172800}
 }
 """
+#: The options of a limit of three executions per minute.
+LIMIT_OPTIONS = ("--limit", "3", "--window-seconds", "60", "--scope-expression", "api")
 
 
 @dataclass
 class Commands:
-    """A workspace, and commands typed in it."""
+    """A workspace, and the commands that run in it. `variables`: environment variables of the commands."""
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
 
     def call(self, *arguments: str, **options: Any) -> Any:
         environment = {"BACKSTAY_N8N_WORKSPACE": str(self.root), "COLUMNS": "200", **self.variables}
-        # Made once: for each call of all these commands it would be half of what the call costs.
+        # The command tree is built once: building it for every call would take half of the time of the call.
         with patch("typer.testing._get_command", return_value=COMMAND):
             return CliRunner().invoke(app, ("n8n", *arguments), env=environment, prog_name="backstay", **options)
 
@@ -69,16 +71,20 @@ class Commands:
         return json.loads(self.do(*arguments, "--json"))
 
     def refused(self, *arguments: str, code: int = 1) -> str:
-        """What must not work, without a trace; answers the one line."""
+        """Run a command that must fail with this exit code and change no file; return its error output."""
         before = self.snapshot()
         done = self.call(*arguments)
         assert done.exit_code == code, done.output
-        assert isinstance(done.exception, SystemExit)  # what else it were would be a traceback
+        assert isinstance(done.exception, SystemExit)  # any other exception would print a traceback
         assert self.snapshot() == before
         assert done.stderr
         return done.stderr
 
+    def add_lock(self, *options: str, scope: str = "={{ 'nightly' }}", key: str = "nightly") -> Any:
+        return self.json("add-lock-to-workflow", "--workflow-key", key, "--scope-expression", scope, *options)
+
     def snapshot(self) -> dict[str, bytes]:
+        """Return the contents of all files except private ones."""
         return {
             str(path.relative_to(self.root)): path.read_bytes()
             for path in sorted(self.root.rglob("*"))
@@ -90,6 +96,15 @@ class Commands:
 
     def put(self, key: str, text: str | dict[str, Any] = FLOW) -> None:
         self.path(key).write_text(text if isinstance(text, str) else json.dumps(text))
+
+    def put_with_error_trigger(self, key: str) -> None:
+        """Put a workflow with its own Error Trigger, which n8n starts as long as no error workflow is set."""
+        flow = json.loads(FLOW)
+        trigger = {"parameters": {}, "id": "own", "type": "n8n-nodes-base.errorTrigger", "typeVersion": 1}
+        flow["nodes"].append({**trigger, "name": "When It Fails", "position": [0, 600]})
+        target = flow["nodes"][1]["name"]
+        flow["connections"]["When It Fails"] = {"main": [[{"node": target, "type": "main", "index": 0}]]}
+        self.put(key, flow)
 
     def settings(self, env: str = "dev") -> str:
         return (self.root / f"n8n-config/{env}.yml").read_text()

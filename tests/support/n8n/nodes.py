@@ -1,8 +1,8 @@
-"""What n8n's Redis nodes do to a lock and a limit, command by command, so that tests need no n8n.
+"""Send the Redis commands that n8n's nodes send for a lock and a limit, so that tests need no n8n.
 
-Each method of `Nodes` is one node: it opens no transaction and runs no script, because a stock node cannot. The order
-is that of the primitives: GET first, INCR and EXPIRE when the key is absent, SET of the identity; to give back, GET,
-compare, DEL and DEL. Run as a program it takes a lock some times and writes down when: a party in a race.
+Each method of `Nodes` acts like one node: it uses no transaction and no script, because stock nodes cannot. The order
+of the commands is that of the primitives. To acquire: GET; INCR and EXPIRE if the key is absent; SET of the identity.
+To release: GET, compare, DEL and DEL. Run as a program, it acquires a lock repeatedly and writes down when it held it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from backstay.interop.n8n_wire import keys
 
 
 class Nodes:
-    """One n8n, one workflow, one execution."""
+    """The Redis nodes of one execution of a workflow."""
 
     def __init__(self, url: str, *, execution_id: str = "1", workflow_id: str = "wf", workflow_name: str = "A") -> None:
-        make = cast("Callable[..., Redis]", Redis.from_url)  # pyright: ignore[reportUnknownMemberType] # redis-py's
+        make = cast("Callable[..., Redis]", Redis.from_url)  # pyright: ignore[reportUnknownMemberType] # redis-py has no type for it
         self.redis = make(url, decode_responses=True)
         self.execution_id = execution_id
         self.workflow_id = workflow_id
@@ -34,20 +34,20 @@ class Nodes:
         return cast("str | None", self.redis.get(key))
 
     def incr(self, key: str, ttl: int) -> int:
-        """The node's two commands: a crash between them leaves a counter without an end."""
+        """Send the two commands of the node. A crash between them leaves a counter that never expires."""
         count = int(self.redis.incr(key))
         self.redis.expire(key, ttl)
         return count
 
     def write_identity(self, scope: str, lock_id: str, ttl: int) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said = (lock_id, self.workflow_id, self.workflow_name, self.execution_id, now)
+        values = (lock_id, self.workflow_id, self.workflow_name, self.execution_id, now)
         key = keys.meta_key(scope)
-        self.redis.set(key, json.dumps(dict(zip(keys.IDENTITY, said, strict=True))))
+        self.redis.set(key, json.dumps(dict(zip(keys.IDENTITY, values, strict=True))))
         self.redis.expire(key, ttl)
 
     def try_acquire(self, scope: str, ttl: int = keys.TTL_SECONDS) -> str | None:
-        """A lock_id, or None where another execution holds the lock."""
+        """Return a new lock_id, or None if the lock is held."""
         key = keys.lock_key(scope)
         if self.get(key) is not None or self.incr(key, ttl) != 1:
             return None
@@ -64,7 +64,7 @@ class Nodes:
         return lock_id
 
     def release(self, scope: str, lock_id: str) -> bool:
-        """True: idempotent, no lock was there. ValueError: another execution holds it."""
+        """Release the lock. Returns True if it was not held; raises ValueError if another lock_id holds it."""
         meta = self.get(keys.meta_key(scope))
         if meta is None:
             return True
@@ -81,21 +81,21 @@ class Nodes:
         self.redis.delete(keys.lock_key(scope))
 
     def hit(self, scope: str, window: int, now_ms: int) -> int:
-        """The limit's one node; the bucket is this host's."""
+        """Count a hit in the bucket of this host's time, and return the count."""
         return self.incr(keys.limit_key(scope, keys.limit_bucket(now_ms, window)), window)
 
 
 def main(url: str, scope: str, path: str, rounds: int, hold: float, poll: float) -> None:
-    """Take the lock so often, and write when it was held: `begin end` in ns of the machine's clock."""
+    """Acquire the lock `rounds` times, and append `begin end` of each hold to a file, in ns of the monotonic clock."""
     nodes = Nodes(url, execution_id=str(uuid.uuid4()))
-    with open(path, "a", encoding="ascii") as book:  # noqa: PTH123 - append, line by line
+    with open(path, "a", encoding="ascii") as journal:  # noqa: PTH123 - append, line by line
         for _ in range(rounds):
             lock_id = nodes.acquire(scope, poll=poll)
             begin = time.monotonic_ns()
             time.sleep(hold)
             end = time.monotonic_ns()
             nodes.release(scope, lock_id)
-            book.write(f"{begin} {end}\n")
+            journal.write(f"{begin} {end}\n")
 
 
 if __name__ == "__main__":

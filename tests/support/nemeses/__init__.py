@@ -1,1 +1,1 @@
-"""What makes a race hard: kills, pauses, restarts, cut connections, failovers."""
+"""Faults that races inject: kills, pauses, restarts, cut connections, failovers."""

@@ -1,4 +1,4 @@
-"""Troubles of servers that come in groups: a master dies and a replica takes over, a slot moves."""
+"""Faults of Redis groups: failovers behind Sentinels and in a Cluster, and slots that migrate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backstay.engine.redis.topology.slots import slot_of
 from backstay.testing.histories.history import Amnesia
 from backstay.testing.servers import RedisCluster, RedisSentinel, say
 from backstay.testing.servers.redis import until
-from support.nemeses.nemesis import Nemesis, Ring
+from support.nemeses.nemesis import Nemesis, ProcessPool
 
 
 def _slot(name: str) -> int:
@@ -19,7 +19,7 @@ def _slot(name: str) -> int:
 
 
 class Failover(Nemesis):
-    """kill -9 for the master that Sentinels watch. It comes back, and Sentinels make a replica of it."""
+    """Kills the master behind Sentinels with SIGKILL, waits for the failover, and starts it again as a replica."""
 
     kind = "failover"
 
@@ -27,26 +27,26 @@ class Failover(Nemesis):
         super().__init__()
         self._group = group
 
-    def strike(self, ring: Ring, dice: random.Random) -> None:
+    def inject(self, pool: ProcessPool, dice: random.Random) -> None:
         master = self._group.master()
         if not say(master, "ROLE")[2]:
-            return  # it has no replica yet that could take over
+            return  # no replica has connected to this master yet, so none could replace it
         master.kill()
-        # Writes that it acknowledged and did not replicate are lost; which ones is unknown.
+        # Acknowledged writes that were not replicated yet are lost; the test cannot know which.
         self.amnesia.append(Amnesia(steady(), time.time_ns() // 1000))
         self._group.await_failover(master)
         master.start()
-        self.done["failovers"] += 1
+        self.counts["failovers"] += 1
 
-    def settle(self) -> None:
-        """A master with `min-replicas-to-write` refuses writes until it has replicas: until then no client can
-        release.
+    def stop(self) -> None:
+        """Wait until the master has a replica. With `min-replicas-to-write` it refuses writes before that, and no
+        client could release its lock.
         """
-        until(lambda: say(self._group.master(), "ROLE")[2], "the master is followed again", 30.0)
+        until(lambda: say(self._group.master(), "ROLE")[2], "the master has a replica again", 30.0)
 
 
 class KillMaster(Nemesis):
-    """kill -9 for a master of a Cluster. It comes back as the replica of its successor."""
+    """Kills a master of a Cluster with SIGKILL, waits for the failover, and starts it again as a replica."""
 
     kind = "kill-master"
 
@@ -55,7 +55,7 @@ class KillMaster(Nemesis):
         self._group = group
         self._names = names
 
-    def strike(self, ring: Ring, dice: random.Random) -> None:
+    def inject(self, pool: ProcessPool, dice: random.Random) -> None:
         group = self._group
         master = group.master_of(_slot(dice.choice(sorted(self._names))))
         served = frozenset(name for name in self._names if group.master_of(_slot(name)) is master)
@@ -64,14 +64,14 @@ class KillMaster(Nemesis):
         group.await_failover(master)
         master.start()
         group.await_whole()
-        self.done["masters killed"] += 1
+        self.counts["masters killed"] += 1
 
 
 class Migrate(Nemesis):
-    """A slot moves to another master, key by key, while it is in use. Nothing may be lost by that."""
+    """Moves a slot to another master, key by key, while clients use it. No write may be lost."""
 
     kind = "migrate"
-    #: Between the steps of a move, so that callers meet a slot that is half here and half there.
+    #: Seconds between the steps of a migration, so that clients use the slot while both nodes have some of its keys.
     PAUSE = 0.1
 
     def __init__(self, group: RedisCluster, names: Collection[str]) -> None:
@@ -79,9 +79,9 @@ class Migrate(Nemesis):
         self._group = group
         self._names = names
 
-    def strike(self, ring: Ring, dice: random.Random) -> None:
+    def inject(self, pool: ProcessPool, dice: random.Random) -> None:
         slot = _slot(dice.choice(sorted(self._names)))
         source = self._group.master_of(slot)
         target = dice.choice([node for node in self._group.masters() if node is not source])
         self._group.migrate(slot, target, self.PAUSE)
-        self.done["slots moved"] += 1
+        self.counts["slots moved"] += 1

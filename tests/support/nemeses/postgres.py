@@ -1,4 +1,4 @@
-"""Trouble that only PostgreSQL knows: one backend's crash ends all of them, and a server can stop as a whole."""
+"""Faults of a PostgreSQL server: killed backends, and a pause of the whole server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import psycopg
 
 from backstay.engine.base import steady
 from backstay.testing.servers.postgres import PostgresServer
-from support.nemeses.nemesis import Nemesis, Ring
+from support.nemeses.nemesis import Nemesis, ProcessPool
 
-OURS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'backstay%' ORDER BY random() LIMIT 3"
+#: Selects up to three backends that serve Backstay.
+ENGINE_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'backstay%' ORDER BY random() LIMIT 3"
 
 
 class Crash(Nemesis):
-    """kill -9 for one backend, after which the server ends all the others and recovers; or terminate a few backends."""
+    """Kills one backend with SIGKILL, so that the server ends all backends and recovers; or terminates a few."""
 
     kind = "crash"
 
@@ -25,23 +26,24 @@ class Crash(Nemesis):
         super().__init__()
         self._server = server
 
-    def strike(self, ring: Ring, dice: random.Random) -> None:
-        with contextlib.suppress(psycopg.Error, ProcessLookupError):  # it recovers from the last one
+    def inject(self, pool: ProcessPool, dice: random.Random) -> None:
+        # The server may still be recovering from the previous crash.
+        with contextlib.suppress(psycopg.Error, ProcessLookupError):
             with psycopg.connect(self._server.admin_url, autocommit=True, connect_timeout=2) as admin:
-                pids = [pid for (pid,) in admin.execute(OURS).fetchall()]
+                pids = [pid for (pid,) in admin.execute(ENGINE_BACKENDS).fetchall()]
             if not pids:  # no client has reconnected yet
                 return
             if dice.random() < 0.5:
                 os.kill(pids[0], signal.SIGKILL)
-                self.done["crashes"] += 1
+                self.counts["crashes"] += 1
             else:
                 for pid in pids:
                     os.kill(pid, signal.SIGTERM)
-                self.done["ended"] += 1
+                self.counts["terminations"] += 1
 
 
 class Standstill(Nemesis):
-    """Pause the whole server for a moment: connections stay open, no reply comes."""
+    """Pauses the whole server for about a second: connections stay open, and no reply comes."""
 
     kind = "standstill"
 
@@ -50,17 +52,17 @@ class Standstill(Nemesis):
         self._server = server
         self._until = 0.0
 
-    def strike(self, ring: Ring, dice: random.Random) -> None:
+    def inject(self, pool: ProcessPool, dice: random.Random) -> None:
         if not self._until:
             self._server.pause()
             self._until = steady() + dice.uniform(0.1, 1.2)
-            self.done["standstills"] += 1
+            self.counts["standstills"] += 1
 
     def tick(self) -> None:
         if self._until and steady() >= self._until:
-            self.settle()
+            self.stop()
 
-    def settle(self) -> None:
+    def stop(self) -> None:
         if self._until:
             self._until = 0.0
             self._server.resume()

@@ -5,10 +5,10 @@ import logging
 
 from test_flows_run import on_each_engine, working
 
+from backstay.job.exchange import Claim
 from backstay.job.flows import send
-from backstay.job.model import Claim
 from backstay.job.reserved import GATHER, INTERNAL
-from backstay.job.worker.channel import Identity, WorkerChannel
+from backstay.job.worker.channel import WorkerChannel, WorkerIdentity
 from backstay.testing.waiting import WITHIN, soon
 
 
@@ -70,7 +70,7 @@ async def test_a_crash_while_gathering_results_costs_one_attempt_and_no_run(stay
         may_end.set()
         assert await soon(lambda: _equals(states(GATHER), ["pending"]))
     await send(core, store.pause(INTERNAL, paused=False))
-    crashed = WorkerChannel(core, store, Identity("crashed"), 0, 0)
+    crashed = WorkerChannel(core, store, WorkerIdentity("crashed"), 0, 0)
     reply, _ = await crashed.exchange([], Claim(want=1, queues=((INTERNAL,),), lease=200_000))
     assert [job.type for job in reply.jobs] == [GATHER]
     async with working(stay):

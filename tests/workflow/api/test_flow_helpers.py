@@ -1,26 +1,18 @@
 """Workflows with the rest of the package: run timeouts, middleware, eager tests, and injected results."""
 
 import asyncio
-import functools
 
 import pytest
 
 from backstay import Backstay, Middleware, sync
+from backstay.job.exchange import Claimed
 from backstay.job.metadata import Fill, Meta, pack
-from backstay.job.model import Claimed
 from backstay.job.scheduler import scheduler
 from backstay.job.worker.execution.inject_results import inject_results, put_results
 from backstay.runtime.serialization import PLAIN_CODEC
 from backstay.testing.jobs import drain, eager
 from backstay.testing.waiting import WITHIN
-
-
-def on_a_loop(test):
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return run
+from support.event_loop import on_a_loop
 
 
 @on_a_loop

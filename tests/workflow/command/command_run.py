@@ -6,11 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
+from backstay.errors import CommandFailed
+from backstay.testing.waiting import soon
 from backstay.workflow.command.chunks import Chunk
 from backstay.workflow.command.environment import CommandEnvironment
 from backstay.workflow.command.execution import Execution
 from backstay.workflow.command.spec import CommandSpec, Step
 from backstay.workflow.command.variables import select_inherited
+from support.programs import is_alive
 
 
 class CommandRun:
@@ -54,3 +59,20 @@ class CommandRun:
     def text(self, *streams: str) -> str:
         chosen = [c for c in self.chunks if c.stream in (streams or ("stdout", "stderr"))]
         return "".join(c.data + "\n" if c.stream == "log" else c.data for c in chosen)
+
+
+async def wait_exited(pid: int) -> bool:
+    """Wait until a process has exited; return whether it has."""
+
+    async def has_exited() -> bool:
+        return not is_alive(pid)
+
+    return await soon(has_exited)
+
+
+async def run_failing(*steps: Step | str, **options) -> tuple[CommandFailed, CommandRun]:
+    """Run a command that must fail; return its error and the run."""
+    ran = CommandRun(*steps, **options)
+    with pytest.raises(CommandFailed) as caught:
+        await ran.run()
+    return caught.value, ran

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -24,7 +24,8 @@ from backstay.workflow import flows as workflow_flows
 from backstay.workflow.command.spec import CommandSpec, Step, encode
 from backstay.workflow.document.yaml import read
 from backstay.workflow.planning.plan import plan_run
-from support.event_loop import awaited
+from support.event_loop import on_a_worker_loop
+from support.programs import is_alive
 
 
 def command(stay: Backstay, run: str | tuple[Step, ...], *, timeout: float = 0.0, retries: int = 0, **spec) -> NewJob:
@@ -64,13 +65,7 @@ async def log_of(stay: Backstay, job: str, *streams: str) -> str:
     return "".join(line.data for line in lines if line.stream in (streams or ("stdout", "stderr")))
 
 
-def is_alive(pid: int) -> bool:
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 - one line
-        return stat.read().rpartition(b")")[2].split()[0] not in b"ZX"
-    return False
-
-
-@awaited
+@on_a_worker_loop
 async def test_a_command_completes_with_its_outputs_and_its_log():
     async with Backstay("memory://") as stay, working(stay):
         job = await submit(
@@ -88,7 +83,7 @@ async def test_a_command_completes_with_its_outputs_and_its_log():
         assert await log_of(stay, job) == "ci build 1 prod\n"
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_failed_command_reports_its_exit_code_and_the_end_of_its_output():
     async with Backstay("memory://") as stay, working(stay):
         job = await submit(stay, command(stay, "echo reason >&2; exit 7"))
@@ -98,7 +93,7 @@ async def test_a_failed_command_reports_its_exit_code_and_the_end_of_its_output(
         assert failed.error.trace == "reason\n"
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_command_is_retried_up_to_its_limit():
     async with Backstay("memory://") as stay, working(stay):
         job = command(stay, 'echo "attempt $BACKSTAY_ATTEMPT"; test "$BACKSTAY_ATTEMPT" = 2', retries=2)
@@ -107,7 +102,7 @@ async def test_a_command_is_retried_up_to_its_limit():
         assert await log_of(stay, job.id) == "attempt 1\nattempt 2\n"
 
 
-@awaited
+@on_a_worker_loop
 async def test_step_conditions_read_inputs_outputs_and_matrix():
     async with Backstay("memory://") as stay, working(stay):
         steps = (
@@ -121,7 +116,7 @@ async def test_step_conditions_read_inputs_outputs_and_matrix():
         assert await log_of(stay, job, "stdout") == "::set-output changed=yes\nchanged\nmatrix\n"
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_worker_that_does_not_allow_commands_claims_none():
     async with Backstay("memory://") as stay:
         job = await submit(stay, command(stay, "echo no"))
@@ -137,7 +132,7 @@ async def test_a_worker_that_does_not_allow_commands_claims_none():
         assert (found.state, found.attempt, found.snoozes) == ("pending", 0, 0)
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_command_in_another_queue_is_not_run():
     async with Backstay("memory://") as stay, working(stay):
         job = await submit(stay, command(stay, "echo no", queue="default"))
@@ -147,7 +142,7 @@ async def test_a_command_in_another_queue_is_not_run():
         assert await log_of(stay, job) == ""
 
 
-@awaited
+@on_a_worker_loop
 async def test_the_commands_queue_is_refused_to_workers_that_do_not_allow_commands():
     async with Backstay("memory://") as stay:
         with pytest.raises(ConfigError, match="allow_commands=True"):
@@ -156,7 +151,7 @@ async def test_the_commands_queue_is_refused_to_workers_that_do_not_allow_comman
             stay.worker(pass_env=["HOME"])
 
 
-@awaited
+@on_a_worker_loop
 async def test_secrets_are_checked_when_the_worker_starts(tmp_path):
     async with Backstay("memory://") as stay:
         with pytest.raises(ConfigError, match="secret 'NO_SUCH' is not set"):
@@ -167,7 +162,7 @@ async def test_secrets_are_checked_when_the_worker_starts(tmp_path):
             stay.worker(allow_commands=True, directory=tmp_path / "none")
 
 
-@awaited
+@on_a_worker_loop
 async def test_secrets_given_to_the_worker_reach_commands_and_no_log():
     async with Backstay("memory://") as stay, working(stay, secrets={"DEPLOY_KEY": "hunter22"}):
         job = await submit(stay, command(stay, 'echo "$DEPLOY_KEY"; echo "k=$DEPLOY_KEY" >> $BACKSTAY_OUTPUT; exit 0'))
@@ -176,7 +171,7 @@ async def test_secrets_given_to_the_worker_reach_commands_and_no_log():
         assert await flows.outputs(stay._core, job) == {"k": "***"}
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_cancelled_command_ends_with_all_its_processes():
     async with Backstay("memory://") as stay, working(stay, grace=1):
         job = await submit(stay, command(stay, "sleep 300 & echo $$ $!; wait"))
@@ -192,7 +187,7 @@ async def test_a_cancelled_command_ends_with_all_its_processes():
         assert eventually(lambda: not any(map(is_alive, pids)))
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_command_past_its_timeout_keeps_its_last_output():
     async with Backstay("memory://") as stay, working(stay, grace=2):
         script = "trap 'echo last words; exit 1' TERM; echo ready; while true; do sleep 0.05; done"
@@ -202,7 +197,7 @@ async def test_a_command_past_its_timeout_keeps_its_last_output():
         assert await log_of(stay, job, "stdout") == "ready\nlast words\n"
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_command_past_its_timeout_that_ignores_sigterm_is_killed():
     async with Backstay("memory://") as stay, working(stay, grace=0.3):
         job = await submit(stay, command(stay, "trap '' TERM; echo $$; while true; do sleep 0.05; done", timeout=0.5))
@@ -212,7 +207,7 @@ async def test_a_command_past_its_timeout_that_ignores_sigterm_is_killed():
         assert eventually(lambda: not is_alive(pid))
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_stopping_worker_releases_its_commands_without_using_up_an_attempt():
     async with Backstay("memory://") as stay:
         async with working(stay, grace=1):
@@ -228,7 +223,7 @@ async def test_a_stopping_worker_releases_its_commands_without_using_up_an_attem
         assert eventually(lambda: not is_alive(pid))
 
 
-@awaited
+@on_a_worker_loop
 async def test_a_stopping_worker_does_not_wait_for_a_long_grace():
     async with Backstay("memory://") as stay:
         async with working(stay, grace=60):
@@ -244,7 +239,7 @@ async def test_a_stopping_worker_does_not_wait_for_a_long_grace():
         assert eventually(lambda: not is_alive(pid))
 
 
-@awaited
+@on_a_worker_loop
 async def test_many_lines_are_kept_in_order_and_fast_enough():
     async with Backstay("memory://") as stay, working(stay):
         lines = 200_000
@@ -320,7 +315,7 @@ jobs:
 
 
 @pytest.mark.parametrize("artifacts_dir", ["", "artifacts_dir"])
-@awaited
+@on_a_worker_loop
 async def test_artifacts_pass_from_job_to_job(artifacts_dir, tmp_path):
     async with (
         Backstay("memory://") as stay,

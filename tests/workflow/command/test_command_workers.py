@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from backstay import Backstay
 from backstay.testing.waiting import eventually
 from backstay.workflow import flows
+from support.programs import is_alive
 
 pytestmark = pytest.mark.slow
 
@@ -71,12 +72,6 @@ def worker(url: str, namespace: str, folder: Path, *args: str):
     finally:
         process.kill()
         process.wait()
-
-
-def is_alive(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
-    return False
 
 
 def test_a_killed_workers_command_ends_with_it_and_runs_again_on_another_worker(url, namespace, tmp_path):

@@ -162,7 +162,7 @@ def test_any_bytes_become_text_that_every_store_accepts(raw, cut):
 def test_a_secret_split_over_two_reads_is_masked():
     some = streams("hunter22")
     some.feed(STDOUT, b"pass: hunt", 0)
-    some.idle(10 * PARTIAL_LINE_DELAY)
+    some.flush_partial(10 * PARTIAL_LINE_DELAY)
     assert shown(some) == "pass: "
     some.feed(STDOUT, b"er22\n", 0)
     assert shown(some) == "***\n"
@@ -178,7 +178,7 @@ def test_a_mask_applies_to_both_streams_from_its_line_on():
 def test_the_beginning_of_a_mask_is_not_shown_while_its_line_is_unfinished():
     some = streams()
     some.feed(STDOUT, b"::add-mask::hunt", 0)
-    some.idle(10 * PARTIAL_LINE_DELAY)
+    some.flush_partial(10 * PARTIAL_LINE_DELAY)
     assert shown(some) == ""
     some.feed(STDOUT, b"er22\n", 0)
     assert shown(some) == "::add-mask::***\n"
@@ -227,8 +227,8 @@ def test_a_log_above_its_limit_is_truncated_and_outputs_are_still_read():
 def test_partial_lines_do_not_carry_over_to_the_next_step():
     some = streams("hunter22")
     some.feed(STDOUT, b"hunt", 0)
-    some.step_ended(0)
+    some.end_step(0)
     some.feed(STDOUT, b"::set-output a=1", 0)
-    some.step_ended(0)
+    some.end_step(0)
     assert shown(some) == "hunt::set-output a=1"
     assert some.outputs.values == {"a": "1"}

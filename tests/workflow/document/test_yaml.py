@@ -336,7 +336,7 @@ VALUES = st.recursive(
 )
 KEYS = [
     "name", "needs", "run", "steps", "env", "labels", "retries", "backoff", "timeout", "if", "priority",
-    "continue-on-error", "matrix", "outputs", "working-directory", "shell",
+    "continue-on-error", "matrix", "outputs", "working-directory", "shell", "metadata", "ports",
 ]  # fmt: skip
 
 

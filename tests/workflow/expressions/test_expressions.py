@@ -22,7 +22,7 @@ CONTEXT = Context(
 
 
 def value(text, context=CONTEXT):
-    return parse(text).value(context)
+    return parse(text).evaluate(context)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_bad_expression_is_refused_with_its_position(text, at, words):
 def test_any_text_is_parsed_or_refused(text):
     place = 0
     try:
-        parse(text).value(CONTEXT)
+        parse(text).evaluate(CONTEXT)
     except BadExpression as error:
         place = error.position
     assert 0 <= place <= len(text)
@@ -144,7 +144,7 @@ def test_any_tokens_are_parsed_or_refused(words):
     except BadExpression:
         return
     assert parse(text) == expression
-    expression.value(CONTEXT)
+    expression.evaluate(CONTEXT)
 
 
 def test_a_condition_without_a_status_function_also_requires_success():

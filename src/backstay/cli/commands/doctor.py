@@ -26,10 +26,10 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when there are warnings.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")] = False,
 ) -> None:
-    """Check an engine: whether it is reachable, durable, on time, and grants the rights that locks need.
+    """Check whether an engine is fit for locks: reachable, durable, with a correct clock and the needed rights.
 
-    It changes nothing and creates nothing. Exit code 0: fit; 1: warnings, with
-    [bold]--strict[/bold]; 2: problems that would break locks.
+    The check changes nothing and creates nothing. Exit code 0: fit, perhaps with
+    warnings; 1: warnings, with [bold]--strict[/bold]; 2: problems that would break locks.
 
     [bold]Examples[/bold]
 
@@ -55,7 +55,7 @@ def exit_code(report: Report, *, strict: bool) -> int:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Convert to the documented JSON."""
+    """Return the report as the object that `--json` prints."""
     return {
         "engine": report.engine,
         "verdict": report.verdict,
@@ -80,13 +80,13 @@ def show(report: Report) -> None:
         if finding.advice:
             table.add_row("", "", Text(f"→ {printable(finding.advice)}", style="dim"))
     console.print(table)
-    console.print(Text(_sum(report)))
+    console.print(Text(_summarize(report)))
 
 
-def _sum(report: Report) -> str:
+def _summarize(report: Report) -> str:
     levels = [finding.level for finding in report.findings]
     problems, warnings = levels.count(PROBLEM), levels.count(WARNING)
     if not problems and not warnings:
-        return "Fit to keep locks."
+        return "Fit for locks."
     parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((problems, "problem"), (warnings, "warning")) if n]
     return f"{' and '.join(parts)}."

@@ -18,8 +18,8 @@ from backstay.hub.protocol import CHAIN_COMPLETED, OWNERSHIP_LOST, SCHEDULED, re
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
-#: The channels of `tail` without arguments.
-USUAL = (SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST)
+#: The channels that `tail` shows when the user names none.
+DEFAULT_CHANNELS = (SCHEDULED, CHAIN_COMPLETED, OWNERSHIP_LOST)
 
 
 @app.callback()
@@ -32,7 +32,7 @@ def tail(
     context: typer.Context,
     channels: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CHANNEL]...", help="Which channels.", show_default=" ".join(USUAL)),
+        typer.Argument(metavar="[CHANNEL]...", help="The channels to show.", show_default=" ".join(DEFAULT_CHANNELS)),
     ] = None,
     *,
     as_json: Annotated[
@@ -55,7 +55,7 @@ def tail(
 
       backstay hub tail --json | jq -r .type
     """
-    names = channels or list(USUAL)
+    names = channels or list(DEFAULT_CHANNELS)
     with (
         suppress(KeyboardInterrupt),
         connection(context).existing() as stay,
@@ -68,12 +68,12 @@ def tail(
 
 
 def _show(message: Message, *, as_json: bool) -> bool:
-    """Print a line. False when the reader of the pipe has closed it."""
+    """Print one message as a line. Return False when standard output is a pipe that its reader has closed."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
         print(json.dumps(as_object(message, at)) if as_json else line(message, at), flush=True)
     except BrokenPipeError:
-        # Python flushes standard output at exit and would report the broken pipe then.
+        # Python flushes standard output at exit, and that flush would report the broken pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
@@ -83,12 +83,13 @@ def line(message: Message, at: str) -> str:
     if message.missed:
         return f"{at}  {printable(message.channel)}  (messages may have been missed)"
     if message.channel == SCHEDULED and (notice := read_scheduled(message.payload)):
-        return f"{at}  {SCHEDULED}  {printable(notice.type)}  {notice.hint_id}"
+        counted_by = "" if notice.hint_id == notice.type else f"  {notice.hint_id}"
+        return f"{at}  {SCHEDULED}  {printable(notice.type)}{counted_by}"
     return f"{at}  {printable(message.channel)}  {printable(message.payload)}"
 
 
 def as_object(message: Message, at: str) -> dict[str, object]:
-    """Convert to the documented JSON."""
+    """Return the message as the object that `--json` prints."""
     shown: dict[str, object] = {
         "at": at,
         "channel": message.channel,

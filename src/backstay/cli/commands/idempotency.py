@@ -1,4 +1,4 @@
-"""`backstay idempotency`: inspect idempotency keys, and forget one so that it runs again."""
+"""`backstay idempotency`: inspect idempotency keys, and forget a key's outcome so that its next call runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.output import printable, quoted, say, say_json, warn
+from backstay.cli.output import printable, quote, say, say_json, warn
 from backstay.idempotency.view import KeyInspection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The idempotency key.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
-#: What each state means.
+#: What each state of a key means for its callers.
 MEANING = {
     "running": "a call runs; other calls wait for its outcome",
     "lapsed": "the call's lease has expired; the next call takes over",
@@ -28,12 +28,12 @@ MEANING = {
 
 @app.callback()
 def group() -> None:
-    """Inspect idempotency keys, and forget one so that it runs again."""
+    """Inspect idempotency keys, and forget a key's outcome so that its next call runs."""
 
 
 @app.command()
 def show(context: typer.Context, key: Key, *, as_json: AsJson = False) -> None:
-    """Show one key: its state, since when, its owner, and how many callers wait.
+    """Show one key: its state, when that began, its owner, and how many callers wait.
 
     The outcome of the call is not shown: it may be private.
 
@@ -48,7 +48,7 @@ def show(context: typer.Context, key: Key, *, as_json: AsJson = False) -> None:
     if as_json:
         say_json(to_json(found))
     elif found.state == "idle":
-        say(f"{quoted(key)} has not run, or its outcome has expired.")
+        say(f"{quote(key)} has not run, or its outcome has expired.")
     else:
         _page(found)
 
@@ -63,8 +63,8 @@ def forget(
 ) -> None:
     """Forget a key's outcome, so that the next call runs.
 
-    A call that is running goes on, but its outcome will be refused, and the next
-    call may run at the same time. On a terminal the command asks first.
+    A call that is running continues, but its outcome will be refused, and the next
+    call may run at the same time. On a terminal the command asks for confirmation.
 
     [bold]Examples[/bold]
 
@@ -73,24 +73,26 @@ def forget(
     with connection(context).existing() as stay:
         found = stay.idempotency.inspect(key)
         if found.state == "idle":
-            warn(f"there is no record of {quoted(key)}")
+            warn(f"there is no record of {quote(key)}")
             raise typer.Exit(exit_codes.FAILED)
         if (
             not yes
             and sys.stdin.isatty()
-            and not typer.confirm(f"{quoted(key)} {MEANING[found.state]}. Forget it?", err=True)
+            and not typer.confirm(f"{quote(key)} {MEANING[found.state]}. Forget it?", err=True)
         ):
-            warn(f"{quoted(key)} was not changed")
+            warn(f"{quote(key)} was not changed")
             raise typer.Exit(exit_codes.FAILED)
         stay.idempotency.forget(key)
     if as_json:
         say_json({"key": key, "forgotten": True, "was": found.state})
     else:
-        say(f"Forgot {quoted(key)}, which was {found.state}: the next call runs.")
+        say(f"Forgot {quote(key)}, which was {found.state}: the next call runs.")
 
 
 def to_json(found: KeyInspection) -> dict[str, Any]:
-    """Convert to the documented JSON. Fences are strings: not every JSON reader has 64-bit integers."""
+    """Return the key as the object that `--json` prints. The fence is a string, because many JSON readers round
+    integers above 2**53.
+    """
     return {
         "key": found.name,
         "state": found.state,

@@ -10,9 +10,9 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.output import fetch_or_exit, printable, quoted, say, say_json, say_table, warn
+from backstay.cli.output import fetch_or_exit, printable, quote, say, say_json, say_table, warn
 from backstay.cli.views import jobs
-from backstay.cli.views.log_lines import Lines
+from backstay.cli.views.log_lines import LineJoiner
 from backstay.job.model import FINAL, LogLine, State
 from backstay.sync import Backstay
 
@@ -27,7 +27,7 @@ Before = Annotated[str, typer.Option("--before", metavar="ID", help="The next pa
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 #: Seconds between polls of `logs --follow`.
-FOLLOW = 0.5
+POLL_SECONDS = 0.5
 
 
 @app.callback()
@@ -59,20 +59,20 @@ def list_jobs(
       backstay jobs ls --type resize --json | jq -r '.jobs[].id'
     """
     if state and state not in get_args(State):
-        raise typer.BadParameter(f"{state!r} is none of {', '.join(get_args(State))}", param_hint="--state")
+        raise typer.BadParameter(f"{state!r} is not one of {', '.join(get_args(State))}", param_hint="--state")
     with connection(context).existing() as stay:
         listed = stay.jobs.list(
             state=cast("State", state) if state else None, queue=queue, type=type_, before=before, limit=limit
         )
-        now = _now(stay)
+        now = _engine_now(stay)
     if as_json:
         say_json({"jobs": [jobs.as_json(job) for job in listed]})
     elif listed:
         say_table(jobs.COLUMNS, (jobs.row(job, now) for job in listed), right=jobs.RIGHT)
         if len(listed) == limit:
-            say(f"More with --before {listed[-1].id}")
+            say(f"Next page: --before {listed[-1].id}")
     else:
-        say("No such job.")
+        say("No job matches.")
 
 
 @app.command()
@@ -88,7 +88,7 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
     with connection(context).existing() as stay:
         job = fetch_or_exit(lambda: stay.jobs.get(job_id))
         outputs = fetch_or_exit(lambda: stay.jobs.outputs(job_id))
-        now = _now(stay)
+        now = _engine_now(stay)
     if as_json:
         say_json({**jobs.as_json(job), "outputs": outputs})
     else:
@@ -97,10 +97,10 @@ def show(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None
 
 @app.command()
 def retry(context: typer.Context, job_id: Id, *, as_json: AsJson = False) -> None:
-    """Run a job again now, with all its attempts.
+    """Run a job again now, with its full number of attempts.
 
-    For jobs that failed, were cancelled, were skipped or are scheduled. For the
-    whole dead letter: backstay jobs dead --retry-all
+    The job must have failed, been cancelled or been skipped, or be scheduled for later.
+    To retry all failed jobs: backstay jobs dead --retry-all
 
     [bold]Examples[/bold]
 
@@ -122,7 +122,7 @@ def cancel(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Stored with the job.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a job: at once when it is not running, else through its worker.
+    """Cancel a job: at once when it is not running; otherwise its worker stops it.
 
     [bold]Examples[/bold]
 
@@ -154,12 +154,12 @@ def logs(
     """
     with connection(context).existing() as stay:
         lines: list[LogLine] = []
-        text = Lines()
+        text = LineJoiner()
         after = 0
         while True:
             ended = (
                 fetch_or_exit(lambda: stay.jobs.get(job_id)).state in FINAL
-            )  # read before the log, so that no line before the end is missed
+            )  # the state is read before the log, so that no line that precedes the end is missed
             while more := stay.jobs.logs(job_id, after):
                 after = more[-1].seq
                 lines += more
@@ -169,8 +169,8 @@ def logs(
                             say(line)
             if ended or not follow:
                 break
-            time.sleep(FOLLOW)
-    for _, line in text.rest():
+            time.sleep(POLL_SECONDS)
+    for _, line in text.take_unfinished():
         say(line)
     if as_json:
         say_json({"id": job_id, "lines": [jobs.line_json(line) for line in lines]})
@@ -189,7 +189,7 @@ def dead(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List, retry or delete the dead letter: jobs that have used all their attempts.
+    """List, retry or delete the dead letter: jobs that failed and are not retried automatically.
 
     [bold]Examples[/bold]
 
@@ -200,21 +200,21 @@ def dead(
       backstay jobs dead --queue mail --purge --yes
     """
     if retry_all and purge:
-        raise typer.BadParameter("--retry-all and --purge exclude one another")
+        raise typer.BadParameter("--retry-all and --purge cannot be combined")
     if purge and type_:
         raise typer.BadParameter("--purge works with --queue only, not with --type")
     with connection(context).existing() as stay:
         if retry_all:
             _report("retried", stay.jobs.dead.retry_all(queue=queue, type=type_), as_json=as_json)
         elif purge:
-            where = f" of queue {quoted(queue)}" if queue else ""
+            where = f" of queue {quote(queue)}" if queue else ""
             if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete the dead letter{where}?", err=True):
                 warn("nothing was deleted")
                 raise typer.Exit(exit_codes.FAILED)
             _report("deleted", stay.jobs.dead.purge(queue=queue), as_json=as_json)
         else:
             listed = stay.jobs.dead.list(queue=queue, type=type_, before=before, limit=limit)
-            now = _now(stay)
+            now = _engine_now(stay)
             if as_json:
                 say_json({"jobs": [jobs.as_json(job) for job in listed]})
             elif listed:
@@ -227,9 +227,9 @@ def _report(what: str, count: int, *, as_json: bool) -> None:
     if as_json:
         say_json({what: count})
     else:
-        say(f"{count} {what}.")
+        say(f"{count} job{'' if count == 1 else 's'} {what}.")
 
 
-def _now(stay: Backstay) -> float:
-    """The engine's time; the local clock may differ."""
+def _engine_now(stay: Backstay) -> float:
+    """Return the engine's time in seconds, because the local clock may differ from it."""
     return stay.engine.now() / 1_000_000

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.connection import Connection, connection
+from backstay.cli.connection import ConnectionOptions, connection
 from backstay.cli.durations import duration, span
-from backstay.cli.output import printable, quoted, say, say_json, say_table, warn
+from backstay.cli.output import printable, quote, say, say_json, say_table, warn
 from backstay.errors import Decision, RateLimited
 from backstay.limit.rates import ALGORITHMS
 from backstay.limit.spec import ALGORITHM
@@ -20,7 +20,7 @@ from backstay.limit.view import Use
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The limit's name.", show_default=False)]
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Whose count.", show_default=False)]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="What is counted, such as user:7.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference documents its fields.")]
 
 COLUMNS = ("LIMIT", "KEY", "ALGORITHM", "RATE", "TAKEN", "FREE IN")
@@ -39,7 +39,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the usage by limit and key. On Redis this scans the whole key space.
+    """Show the usage of each limit by key. On Redis this scans the whole key space.
 
     [bold]Examples[/bold]
 
@@ -56,8 +56,8 @@ def show(
     elif found:
         say_table(COLUMNS, (row for use in found for row in _rows(use)), right=("TAKEN", "FREE IN"))
     else:
-        of = f" of {quoted(name)}" if name else ""
-        say(f"No usage{of}{f' by {quoted(key)}' if key else ''}.")
+        of = f" of {quote(name)}" if name else ""
+        say(f"No usage{of}{f' by {quote(key)}' if key else ''}.")
 
 
 def _plain(use: Use) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def hit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hit a limit: exit code 0 when allowed, 75 when denied.
+    """Count a hit on a limit: exit code 0 when it is allowed, 75 when it is denied.
 
     Callers share a count when they use the same name, key, algorithm and windows.
 
@@ -120,7 +120,7 @@ def hit(
 
 
 async def _hit(
-    to: Connection, name: str, key: str, rates: list[str], algorithm: str, cost: int, wait: float | None
+    to: ConnectionOptions, name: str, key: str, rates: list[str], algorithm: str, cost: int, wait: float | None
 ) -> Decision:
     async with to.create() as stay:
         limit = stay.limit(name, *rates, algorithm=algorithm)
@@ -132,7 +132,7 @@ async def _hit(
 
 @app.command()
 def reset(context: typer.Context, name: Name, key: Key, *, as_json: AsJson = False) -> None:
-    """Reset a key's usage of a limit, for all rates and algorithms.
+    """Delete a key's counts of one limit, for all rates and algorithms.
 
     [bold]Examples[/bold]
 
@@ -143,6 +143,6 @@ def reset(context: typer.Context, name: Name, key: Key, *, as_json: AsJson = Fal
     if as_json:
         say_json({"name": name, "key": key, "records": count})
     elif count:
-        say(f"Reset the usage of {quoted(name)} by {quoted(key)}.")
+        say(f"Reset the usage of {quote(name)} by {quote(key)}.")
     else:
-        say(f"{quoted(key)} had no usage of {quoted(name)}.")
+        say(f"{quote(key)} had no usage of {quote(name)}.")

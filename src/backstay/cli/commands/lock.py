@@ -1,4 +1,4 @@
-"""`backstay lock NAME -- COMMAND`: the options."""
+"""`backstay lock NAME -- COMMAND`: the options. `locked_command` runs the command."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ def lock(
     if not name or not command or not command[0]:
         raise typer.BadParameter("pass a name and a command, as in: backstay lock NAME -- COMMAND")
     if sum((semaphore is not None, read, write)) > 1:
-        raise typer.BadParameter("--semaphore, --read and --write exclude one another")
+        raise typer.BadParameter("--semaphore, --read and --write cannot be combined")
     if no_wait and wait != FOREVER:
-        raise typer.BadParameter("--wait and --no-wait exclude one another")
+        raise typer.BadParameter("--wait and --no-wait cannot be combined")
     if code := check_program(command[0]):
         why = "not found" if code == exit_codes.NOT_FOUND else "not executable"
         warn(f"cannot run {shlex.quote(command[0])}: {why}")
@@ -153,12 +153,12 @@ def lock(
         workflow_name=workflow_name,
         verbose=verbose,
     )
-    _leave(asyncio.run(run_locked(connection(context), request)))
+    _exit(asyncio.run(run_locked(connection(context), request)))
 
 
-def _leave(outcome: LockOutcome) -> None:
+def _exit(outcome: LockOutcome) -> None:
     if outcome.interrupted:
-        # Ctrl-C reached only the foreground command; exit by SIGINT, so that a calling script stops, too.
+        # The kernel sent Ctrl-C only to the foreground command. Exit by SIGINT, so that a calling script stops, too.
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.killpg(os.getpgrp(), signal.SIGINT)

@@ -9,7 +9,7 @@ import typer
 
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
-from backstay.cli.output import quoted, say, say_json, say_table, warn, who
+from backstay.cli.output import describe_caller, quote, say, say_json, say_table, warn
 from backstay.cli.views import locks
 from backstay.sync import Backstay
 
@@ -45,13 +45,13 @@ def list_locks(
     """
     with connection(context).existing() as stay:
         found = stay.locks.list(prefix)
-        now = _now(stay)
+        now = _engine_now(stay)
     if as_json:
         say_json({"locks": [locks.as_json(lock) for lock in found]})
     elif found:
         say_table(locks.COLUMNS, (locks.row(lock, now) for lock in found), right=locks.RIGHT)
     else:
-        say(f"No lock that starts with {quoted(prefix)} is held." if prefix else "No lock is held.")
+        say(f"No lock that starts with {quote(prefix)} is held." if prefix else "No lock is held.")
 
 
 @app.command()
@@ -66,13 +66,13 @@ def show(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None
     """
     with connection(context).existing() as stay:
         lock = stay.locks.inspect(name)
-        now = _now(stay)
+        now = _engine_now(stay)
     if as_json:
         say_json(locks.as_json(lock))
     elif lock.count:
         locks.page(lock, now)
     else:
-        say(f"{quoted(name)} is free, and no caller waits for it.")
+        say(f"{quote(name)} is free, and no caller waits for it.")
 
 
 @app.command()
@@ -89,12 +89,12 @@ def release(
 ) -> None:
     """Release a lock that its holder does not release.
 
-    With [bold]--lock-id[/bold] ownership is verified: a lock that another caller holds by
-    now stays held (exit code 1); a lock that is already free is fine (exit code 0).
+    With [bold]--lock-id[/bold] ownership is verified: a lock that another caller has acquired
+    since then stays held (exit code 1); a lock that is already free is a success (exit code 0).
 
-    With [bold]--force[/bold] every holder loses the lock, and the fence grows: guarded
-    writes of the old holders are refused. Their code may still run;
-    `backstay lock` terminates its command. On a terminal the command asks first.
+    With [bold]--force[/bold] every holder loses the lock, and the fence grows: guarded writes
+    of the old holders are refused. Their code may still run, except a command under
+    `backstay lock`, which is terminated. On a terminal the command asks for confirmation.
 
     [bold]Examples[/bold]
 
@@ -116,20 +116,20 @@ def _release(stay: Backstay, name: str, lock_id: str, *, as_json: bool) -> None:
     if as_json:
         say_json({"name": name, "lock_id": lock_id, "released": done.released, "idempotent": done.idempotent})
     elif done.idempotent:
-        say(f"{quoted(name)} was already free; nothing changed.")
+        say(f"{quote(name)} was already free; nothing changed.")
     else:
-        say(f"Released {quoted(name)}.")
+        say(f"Released {quote(name)}.")
 
 
 def _force(stay: Backstay, name: str, *, ask: bool, as_json: bool) -> None:
     before = stay.locks.inspect(name)
     if not before.held:
-        warn(f"{quoted(name)} is not held")
+        warn(f"{quote(name)} is not held")
         raise typer.Exit(exit_codes.FAILED)
     if ask and sys.stdin.isatty():
-        holders = ", ".join(who(h) for h in before.holders)
-        if not typer.confirm(f"Release {quoted(name)}, held by {holders}?", err=True):
-            warn(f"{quoted(name)} was not changed")
+        holders = ", ".join(describe_caller(h) for h in before.holders)
+        if not typer.confirm(f"Release {quote(name)}, held by {holders}?", err=True):
+            warn(f"{quote(name)} was not changed")
             raise typer.Exit(exit_codes.FAILED)
     done = stay.locks.force_release(name)
     if as_json:
@@ -137,7 +137,7 @@ def _force(stay: Backstay, name: str, *, ask: bool, as_json: bool) -> None:
         say_json({"name": name, "released": True, "fence": str(done.fence), "holders": holders_json})
         return
     for holder in done.holders:
-        say(f"Released {quoted(name)}, held by {who(holder)} with fence {holder.fence}.")
+        say(f"Released {quote(name)}, held by {describe_caller(holder)} with fence {holder.fence}.")
     say(f"The fence is now {done.fence}: guarded writes with an older fence are refused.")
 
 
@@ -157,7 +157,7 @@ def cleanup(
 ) -> None:
     """Release the locks that a failed execution still holds, and no others.
 
-    Without [bold]--scope[/bold] it finds every lock that was acquired with this execution_id.
+    Without [bold]--scope[/bold] every lock that was acquired with this execution id is released.
 
     [bold]Examples[/bold]
 
@@ -178,11 +178,11 @@ def cleanup(
             }
         )
     elif done.cleaned:
-        say(f"Released {done.cleaned_count}: {', '.join(quoted(s) for s in done.scopes)}.")
+        say(f"Released {done.cleaned_count}: {', '.join(quote(s) for s in done.scopes)}.")
     else:
         say(f"Nothing to release: {done.reason}.")
 
 
-def _now(stay: Backstay) -> float:
-    """The engine's time; the local clock may differ."""
+def _engine_now(stay: Backstay) -> float:
+    """Return the engine's time in seconds, because the local clock may differ from it."""
     return stay.engine.now() / 1_000_000

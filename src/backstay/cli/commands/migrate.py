@@ -33,10 +33,9 @@ def migrate(
 ) -> None:
     """Upgrade the schema of a PostgreSQL database.
 
-    A user with the right to create tables does not need this command: the first
-    process that connects upgrades the schema. Without that right, run it as a user
-    who has it, or give the printed SQL to an administrator. Running it twice
-    changes nothing.
+    If the program's database user may create tables, this command is not needed: the
+    first process that connects upgrades the schema. Otherwise run it as a user who may,
+    or give the printed SQL to an administrator. Running it twice is safe.
 
     [bold]Examples[/bold]
 

@@ -9,7 +9,7 @@ import typer
 from backstay.cli import exit_codes
 from backstay.cli.connection import connection
 from backstay.cli.durations import FOREVER, duration_or_forever
-from backstay.cli.output import quoted, say, say_json, say_table, warn
+from backstay.cli.output import quote, say, say_json, say_table, warn
 from backstay.cli.views import jobs
 from backstay.errors import ResultTimeout
 
@@ -47,7 +47,7 @@ def list_queues(context: typer.Context, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(context: typer.Context, name: Name, *, as_json: AsJson = False) -> None:
-    """Pause a queue: workers claim none of its jobs; running jobs go on.
+    """Pause a queue: workers claim none of its jobs; jobs that are running finish.
 
     [bold]Examples[/bold]
 
@@ -78,7 +78,7 @@ def _set(context: typer.Context, name: str, *, paused: bool, as_json: bool) -> N
         say_json(jobs.queue_json(queue))
     else:
         state = f"paused; {queue.running} jobs still run" if queue.paused else f"open; {queue.pending} jobs are pending"
-        say(f"{quoted(name)} is {state}.")
+        say(f"{quote(name)} is {state}.")
 
 
 @app.command()
@@ -98,7 +98,7 @@ def drain(
     ] = FOREVER,
     as_json: AsJson = False,
 ) -> None:
-    """Pause a queue and wait until none of its jobs runs. It stays paused.
+    """Pause a queue and wait until none of its jobs is running. The queue stays paused.
 
     [bold]Examples[/bold]
 
@@ -113,4 +113,4 @@ def drain(
     if as_json:
         say_json(jobs.queue_json(queue))
     else:
-        say(f"{quoted(name)} is paused and none of its jobs runs; {queue.pending} are pending.")
+        say(f"{quote(name)} is paused and none of its jobs runs; {queue.pending} are pending.")

@@ -1,4 +1,4 @@
-"""`backstay run FILE`: run a workflow on this machine to its end."""
+"""`backstay run FILE`: run all jobs of a workflow on this machine."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from backstay.cli import exit_codes
 from backstay.cli.durations import duration
-from backstay.cli.local_run import RunOutcome, RunRequest, cores, only, run_locally
+from backstay.cli.local_run import RunOutcome, RunRequest, count_cores, run_locally, select_jobs
 from backstay.cli.output import printable, say, say_json, warn
-from backstay.cli.views.run_lines import Lines
-from backstay.cli.views.run_progress import Progress
+from backstay.cli.views.run_lines import RunLines
+from backstay.cli.views.run_progress import RunProgress
 from backstay.cli.views.run_watch import Viewer
 from backstay.errors import BadDefinition, ConfigError
 from backstay.job.worker import outcome_stats
@@ -71,7 +71,11 @@ def run(
     ] = ".",
     pass_env: Annotated[
         str,
-        typer.Option("--pass-env", metavar="NAMES", help="Variables that commands get; * brings no secrets."),
+        typer.Option(
+            "--pass-env",
+            metavar="NAMES",
+            help="Variables that commands get, as in JAVA_HOME,GO*; * does not match secrets.",
+        ),
     ] = "*",  # noqa: S107 - which variables pass, not a password
     secrets: Annotated[
         str,
@@ -85,14 +89,14 @@ def run(
         bool, typer.Option("--json", help="Print the outcome as JSON; everything else goes to standard error.")
     ] = False,
 ) -> None:
-    """Run a workflow on this machine: all of its jobs, in order, to the end.
+    """Run all jobs of a workflow on this machine, each after the jobs that it needs.
 
-    It needs no server, no worker and no database. Commands run as the current
-    user, in parallel where their needs allow it. A terminal shows a tree of the
-    jobs; other outputs get a line per event.
+    This needs no server, no worker and no database. Commands run as the current
+    user; jobs that do not need one another run in parallel. A terminal shows a
+    tree of the jobs; a file or pipe gets one line per event.
 
-    The first Ctrl-C cancels the run and terminates its commands; the second
-    does not wait for them.
+    The first Ctrl-C cancels the run and sends SIGTERM to its commands; a second one
+    stops at once.
 
     [bold]Examples[/bold]
 
@@ -109,23 +113,23 @@ def run(
       0 success, 1 a job failed, 2 the file or an option is wrong,
       130 cancelled by Ctrl-C, 143 by SIGTERM
     """
-    workflow = only(read(file), tuple(jobs or ()))
-    if given := pairs(env or (), "--env"):
+    workflow = select_jobs(read_file(file), tuple(jobs or ()))
+    if given := parse_pairs(env or (), "--env"):
         workflow = replace(workflow, env={**workflow.env, **given})
     request = RunRequest(
         workflow=workflow,
-        inputs=pairs(inputs or (), "--input"),
-        concurrency=concurrency or cores(),
+        inputs=parse_pairs(inputs or (), "--input"),
+        concurrency=concurrency or count_cores(),
         fail_fast=fail_fast,
         grace=grace,
         directory=directory,
-        pass_env=names(pass_env),
-        secrets=names(secrets),
+        pass_env=split_names(pass_env),
+        secrets=split_names(secrets),
     )
     log = logging.getLogger("backstay")
     with ExitStack() as stack, asyncio.Runner(loop_factory=new_loop) as runner:
-        log.addFilter(_is_news)
-        stack.callback(log.removeFilter, _is_news)
+        log.addFilter(_is_not_job_outcome)
+        stack.callback(log.removeFilter, _is_not_job_outcome)
         outcome = runner.run(run_locally(request, _viewer(stack, workflow, logs=logs, as_json=as_json)))
     _report(outcome, as_json=as_json)
     if outcome.signal:
@@ -133,13 +137,17 @@ def run(
     raise typer.Exit(exit_codes.OK if outcome.run.status == "success" else exit_codes.FAILED)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drop the worker's log lines about jobs: the view shows their outcomes already."""
+def _is_not_job_outcome(record: logging.LogRecord) -> bool:
+    """A logging filter that drops the worker's log lines about finished jobs: the tree or the lines that `run` prints
+    already show how each job ended.
+    """
     return record.pathname != outcome_stats.__file__
 
 
-def read(file: str) -> Workflow:
-    """Read a workflow from a file, and print each problem on its own line."""
+def read_file(file: str) -> Workflow:
+    """Read a workflow from a file or, for `-`, from standard input. For an invalid workflow, print one line per problem
+    and exit with code 2.
+    """
     from backstay.workflow.document.yaml import read as read_workflow
 
     try:
@@ -155,12 +163,14 @@ def read(file: str) -> Workflow:
         raise typer.Exit(exit_codes.USAGE) from error
 
 
-def _viewer(stack: ExitStack, workflow: Workflow, *, logs: bool | None, as_json: bool) -> Callable[[Progress], Viewer]:
+def _viewer(
+    stack: ExitStack, workflow: Workflow, *, logs: bool | None, as_json: bool
+) -> Callable[[RunProgress], Viewer]:
     out = sys.stderr if as_json else sys.stdout
     if not out.isatty():
-        return lambda progress: Lines(progress, out=out, quiet=logs is False)
+        return lambda progress: RunLines(progress, out=out, quiet=logs is False)
 
-    def tree(progress: Progress) -> Viewer:
+    def tree(progress: RunProgress) -> Viewer:
         from rich.console import Console
 
         from backstay.cli.views.run_tree import Tree
@@ -200,8 +210,8 @@ def _job(row: Any) -> dict[str, Any]:
     }
 
 
-def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """Parse NAME=VALUE options; a name may occur once."""
+def parse_pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """Parse NAME=VALUE options. If a name is repeated, its last value is used."""
     found: dict[str, str] = {}
     for entry in given:
         name, equals, value = entry.partition("=")
@@ -211,5 +221,5 @@ def pairs(given: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
-def names(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)

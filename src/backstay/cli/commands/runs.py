@@ -12,7 +12,7 @@ from backstay.cli.connection import connection
 from backstay.cli.output import fetch_or_exit, printable, say, say_json, say_table
 from backstay.cli.views import jobs as job_views
 from backstay.cli.views import runs
-from backstay.cli.views.log_lines import Lines
+from backstay.cli.views.log_lines import LineJoiner
 from backstay.job.model import FINAL
 from backstay.job.run_model import FINISHED, RunStatus
 from backstay.runtime.flows import run as do
@@ -27,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; the reference 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end of the run; the exit code reports its status.")]
 
 #: Seconds between polls of `logs --follow`.
-FOLLOW = 0.3
+POLL_SECONDS = 0.3
 
 
 @app.callback()
@@ -58,7 +58,7 @@ def list_runs(
       backstay runs ls --workflow ci --status failure --json | jq -r '.runs[].id'
     """
     if status and status not in get_args(RunStatus):
-        raise typer.BadParameter(f"{status!r} is none of {', '.join(get_args(RunStatus))}", param_hint="--status")
+        raise typer.BadParameter(f"{status!r} is not one of {', '.join(get_args(RunStatus))}", param_hint="--status")
     with connection(context).existing() as stay:
         listed = stay.runs.list(
             workflow=workflow, status=cast("RunStatus", status) if status else None, before=before, limit=limit
@@ -69,9 +69,9 @@ def list_runs(
     elif listed:
         say_table(runs.RUN_COLUMNS, (runs.run_row(run, now) for run in listed), right=("age", "took"))
         if len(listed) == limit:
-            say(f"More with --before {listed[-1].id}")
+            say(f"Next page: --before {listed[-1].id}")
     else:
-        say("No such run.")
+        say("No run matches.")
 
 
 @app.command()
@@ -115,10 +115,10 @@ def cancel(
 
 @app.command()
 def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = False) -> None:
-    """Run one job of a run again now, with all its attempts.
+    """Run one job of a run again now, with its full number of attempts.
 
-    Jobs that were skipped because of it wait for it again. A job whose needs did not succeed is refused:
-    retry the needs, and the job follows.
+    Jobs that were skipped because this job failed wait for it again. A job whose needs did not succeed
+    cannot be retried: retry the needs, and the job runs after them.
 
     [bold]Examples[/bold]
 
@@ -134,7 +134,7 @@ def retry(context: typer.Context, run_id: Id, key: Key, *, as_json: AsJson = Fal
 
 @app.command()
 def rerun(context: typer.Context, run_id: Id, *, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Run the failed and cancelled jobs of an ended run again.
+    """Run the failed and cancelled jobs of a finished run again.
 
     [bold]Examples[/bold]
 
@@ -160,7 +160,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the logs of a run's jobs, in order within each job.
+    """Show the logs of a run's jobs. The lines of each job are in order.
 
     [bold]Examples[/bold]
 
@@ -170,12 +170,12 @@ def logs(
     """
     with connection(context).existing() as stay:
         lines: list[dict[str, Any]] = []
-        text = Lines()
+        text = LineJoiner()
         seen: Seen = {}
         while True:
             ended = (
                 fetch_or_exit(lambda: stay.runs.get(run_id)).status in FINISHED
-            )  # read before the logs, so that no line before the end is missed
+            )  # the status is read before the logs, so that no line that precedes the end is missed
             for job, one in _new_lines(stay, run_id, key, seen):
                 if as_json:
                     lines.append({"job": job, **job_views.line_json(one)})
@@ -184,19 +184,20 @@ def logs(
                     say(line if key else f"{printable(job)} | {line}")
             if ended or not follow:
                 break
-            time.sleep(FOLLOW)
-    for job, line in text.rest():
+            time.sleep(POLL_SECONDS)
+    for job, line in text.take_unfinished():
         say(line if key else f"{printable(job)} | {line}")
     if as_json:
         say_json({"id": run_id, "lines": lines})
 
 
-#: Per chain: the number of the last line read, and the state of its last job if that had ended before the read.
+#: By chain id: the number of the last line read, and, once the chain's last job has ended, its (id, state, attempt). A
+#: chain with unchanged (id, state, attempt) has no new lines and is not read again.
 Seen = dict[str, tuple[int, tuple[str, str, int] | None]]
 
 
 def _new_lines(stay: Backstay, run_id: str, key: str, seen: Seen) -> list[tuple[str, Any]]:
-    """New log lines since the last call, by job."""
+    """Return the log lines that were written since the last call, each with its job's key. `seen` is updated."""
     core = stay.internals.core
     lines: list[tuple[str, Any]] = []
     jobs = fetch_or_exit(lambda: stay.runs.jobs(run_id))

@@ -1,4 +1,4 @@
-"""`backstay scheduler`: cron, timeouts, decisions of runs and pruning, without a server or a worker."""
+"""`backstay scheduler`: run cron, timeouts, the conditions of workflow jobs, and pruning in a separate process."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def scheduler(
         str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
     ] = "info",
 ) -> None:
-    """Run the scheduler: cron, timeouts, expired leases, decisions of runs, pruning.
+    """Run the scheduler: cron, timeouts, expired leases, pruning, and the decisions
+    of runs (for example, whether the condition of a job holds).
 
-    For deployments whose servers run with --api-only. Any number of schedulers
-    may run at once; each cron tick and each decision still happens once.
+    Needed if all servers run with --api-only. Any number of schedulers may run at
+    once; each cron tick and each decision still happens only once.
 
     [bold]Examples[/bold]
 
@@ -60,11 +61,12 @@ def scheduler(
 
       backstay scheduler shop.jobs:stay
     """
-    from backstay.cli.commands.serve import LEVELS, logs
+    from backstay.cli.commands.serve import LEVELS
+    from backstay.cli.logs import configure_logging
 
     if log_level not in LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
-    logs(log_level)
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(LEVELS)}", param_hint="--log-level")
+    configure_logging(log_level)
     stay = find_app(target) if target else connection(context).create()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_run(stay, concurrency, lease, keep))

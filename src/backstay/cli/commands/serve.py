@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from backstay.cli.commands.worker import parse_queues, split_names
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
+from backstay.cli.logs import configure_logging
 from backstay.cli.output import say
 from backstay.errors import ConfigError
 from backstay.job.worker.blocking import new_loop
@@ -86,6 +86,14 @@ def serve(
             "--cors", metavar="ORIGINS", help="Origins whose pages may read responses, as in https://ops.example.org."
         ),
     ] = "",
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            "--trusted-proxies",
+            metavar="NETWORKS",
+            help="Proxies whose X-Forwarded-For names the client, as in 10.0.0.0/8.",
+        ),
+    ] = "",
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON on standard error.")
     ] = True,
@@ -95,21 +103,27 @@ def serve(
 ) -> None:
     """Serve the HTTP API: workflows, jobs, the worker protocol, locks, limits.
 
-    The process also runs the scheduler (cron, timeouts of runs), the reaper and the
-    decisions of workflows; [bold]--worker[/bold] adds a worker. Any number of servers may
-    share one engine; [bold]--api-only[/bold] leaves the rest to [bold]backstay scheduler[/bold].
+    The process also runs the scheduler (cron, timeouts of runs), the reaper (jobs whose
+    lease expired) and the decisions of runs (for example, whether the condition of a job
+    holds). With [bold]--api-only[/bold] it leaves these to [bold]backstay scheduler[/bold].
+    [bold]--worker[/bold] adds a worker. Any number of servers may share one engine.
+
+    With [bold]--url memory://[/bold] all data is in this process and ends with it: for tests and
+    demonstrations, with workers over HTTP or with [bold]--worker[/bold].
 
     The server listens on loopback. Another [bold]--host[/bold] needs tokens:
     backstay token create --role admin
 
-    SIGTERM or Ctrl-C ends streams and long polls, finishes requests, and
-    drains the worker. A second one stops at once.
+    SIGTERM or Ctrl-C ends streams and long polls, finishes requests, and drains the
+    worker: its running jobs may finish. A second signal stops the process at once.
 
     [bold]Examples[/bold]
 
       backstay serve
 
       backstay serve --worker --allow-commands --workflows ci/
+
+      backstay --url memory:// serve --worker --allow-commands
 
       backstay --url redis://127.0.0.1:6379/0 serve --host 0.0.0.0 --api-only
 
@@ -121,12 +135,12 @@ def serve(
     from backstay.server.settings import ServerSettings
 
     if log_level not in LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(LEVELS)}", param_hint="--log-level")
     if api_only and (with_worker or allow_commands):
         raise typer.BadParameter("--api-only runs no worker; leave out --worker and --allow-commands")
     if allow_commands and not with_worker:
         raise typer.BadParameter("--allow-commands needs --worker")
-    logs(log_level)
+    configure_logging(log_level)
     options: dict[str, Any] | None = None
     if with_worker:
         options = {
@@ -150,13 +164,15 @@ def serve(
             access_log=access_log,
             artifacts=artifacts,
             cors=tuple(split_names(cors)),
+            trusted_proxies=tuple(split_names(trusted_proxies)),
         ),
     )
-    stay = find_app(target) if target else connection(context).create()
+    # Without --api-only, the server needs no other process: its clients and workers use HTTP, or run inside it.
+    stay = find_app(target) if target else connection(context).create(private=not api_only)
 
     async def run() -> None:
         try:
-            await hosting.serve(stay, plan, _started)
+            await hosting.serve(stay, plan, _announce)
         finally:
             await stay.close()
 
@@ -164,16 +180,6 @@ def serve(
         runner.run(run())
 
 
-def _started(url: str) -> None:
+def _announce(url: str) -> None:
     say(f"listening on {url}")
     sys.stdout.flush()  # a parent process may wait for this line
-
-
-def logs(level: str) -> None:
-    """Configure logging: plain lines; request lines are JSON already."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    access = logging.getLogger("backstay.access")
-    plain = logging.StreamHandler(sys.stderr)
-    plain.setFormatter(logging.Formatter("%(message)s"))
-    access.addHandler(plain)
-    access.propagate = False

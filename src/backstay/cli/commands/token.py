@@ -45,7 +45,16 @@ def create(
         str,
         typer.Option("--role", metavar="ROLE", help="submit, worker or admin (all rights).", show_default=False),
     ],
-    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="The owner, shown in the list.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="TEXT", help="A description, shown in the list.")] = "",
+    owner: Annotated[
+        str,
+        typer.Option(
+            "--owner",
+            metavar="TEXT",
+            help="Share locks, leases and worker ids with other tokens of this owner, or with the token of this id.",
+            show_default="the token itself",
+        ),
+    ] = "",
     expires: Annotated[
         float,
         typer.Option(
@@ -63,15 +72,17 @@ def create(
       backstay token create --role worker --name build-machines
 
       BACKSTAY_TOKEN=$(backstay token create --role submit --expires 12h)
+
+      backstay token create --role submit --owner n8n
     """
     from backstay.server.http.auth import new_token
 
     with _internals(context, new=True) as below:
         until = below.engine.now() + int(expires * 1_000_000) if expires else 0
-        token, record = new_token(role, name, until)
+        token, record = new_token(role, name, until, owner)
         run(below.send(below.job_store.put_token(record)))
     if as_json:
-        say_json({"id": record.id, "role": role, "name": name, "token": token})
+        say_json({"id": record.id, "role": role, "name": name, "owner": owner or record.id, "token": token})
         return
     say(token)
     warn(f"created token {record.id} with the role {role}; it is shown only once")
@@ -79,7 +90,7 @@ def create(
 
 @app.command("ls")
 def list_tokens(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """List tokens: ids, roles and names. The secrets are not stored."""
+    """List tokens: ids, roles, names and owners. The secrets are not stored."""
     with _internals(context) as below:
         records = run(below.send(below.job_store.tokens()))
     rows = [
@@ -87,12 +98,13 @@ def list_tokens(context: typer.Context, *, as_json: AsJson = False) -> None:
             record.id,
             record.role,
             printable(record.name),
+            printable(record.owner or record.id),
             instant(record.created).isoformat(timespec="seconds") if record.created else "",
             instant(record.expires).isoformat(timespec="seconds") if record.expires else "never",
         )
         for record in records
     ]
-    columns = ("id", "role", "name", "created", "expires")
+    columns = ("id", "role", "name", "owner", "created", "expires")
     if as_json:
         say_json({"tokens": [dict(zip(columns, row, strict=True)) for row in rows]})
     else:

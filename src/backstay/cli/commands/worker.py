@@ -15,7 +15,8 @@ from backstay import Backstay
 from backstay.cli.connection import connection
 from backstay.cli.durations import duration
 from backstay.cli.find_app import find_app
-from backstay.cli.supervision.health import Health
+from backstay.cli.logs import configure_logging
+from backstay.cli.supervision.health import HealthReporter
 from backstay.cli.supervision.supervisor import Supervisor, watch_supervisor
 from backstay.cli.views.burst_bar import burst_bar
 from backstay.errors import ConfigError
@@ -158,9 +159,9 @@ def worker(
     of workers may run at once, on any number of machines.
 
     The first SIGTERM or Ctrl-C [bold]drains[/bold]: the worker claims no more jobs and lets
-    running jobs finish; after [bold]--drain[/bold] it releases the rest without using up an
-    attempt. The second one stops at once. A killed worker loses no job: other workers
-    run its jobs when their leases expire.
+    running jobs finish; jobs that still run after [bold]--drain[/bold] are released without using
+    up an attempt. A second signal stops at once. A killed worker loses no job: other
+    workers run its jobs when their leases expire.
 
     [bold]Examples[/bold]
 
@@ -181,7 +182,7 @@ def worker(
       BACKSTAY_TOKEN=bst_… backstay worker --server https://ci.example.org --allow-commands
     """
     if log_level not in LEVELS:
-        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(LEVELS)}", param_hint="--log-level")
+        raise typer.BadParameter(f"{log_level!r} is not one of {', '.join(LEVELS)}", param_hint="--log-level")
     if not target and not allow_commands:
         raise typer.BadParameter("name a program, as in: backstay worker shop.jobs:stay; or pass --allow-commands")
     options: dict[str, Any] = {
@@ -200,7 +201,7 @@ def worker(
         "directory": directory,
         "artifacts": artifacts,
     }
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    configure_logging(log_level)
     if server:
         if processes > 1 or reload or burst or health_file or health_port:
             raise typer.BadParameter("--server cannot be combined with --processes, --reload, --burst and --health-…")
@@ -247,12 +248,12 @@ def _supervise(command: Any, processes: int, *, burst: bool, reload: bool) -> in
 async def _work(stay: Backstay, options: dict[str, Any], *, burst: bool, health_file: str, health_port: int) -> None:
     log = logging.getLogger("backstay")
     made = stay.worker(**options)
-    health = Health(made, stay.telemetry, file=health_file, port=health_port)
+    health = HealthReporter(made, stay.telemetry, file=health_file, port=health_port)
     forget = watch_supervisor(made.stop)
     try:
         await health.open()
         async with burst_bar(stay, made, wanted=burst):
-            log.info("worker %s: queues %s, %d at once", made.id, ", ".join(made.queues), options["concurrency"])
+            log.info("worker %s: queues %s, concurrency %d", made.id, ", ".join(made.queues), options["concurrency"])
             await made.run(burst=burst)
     finally:
         forget()
@@ -263,8 +264,8 @@ async def _work(stay: Backstay, options: dict[str, Any], *, burst: bool, health_
 
 
 async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None:
-    """Run a worker over HTTP; only the server reaches the engine."""
-    from backstay.server.remote_worker.client import Client, RequestRefused
+    """Run a worker that claims jobs from a server over HTTP, for machines without access to the engine."""
+    from backstay.server.remote_worker.client import RequestRefused, ServerClient
     from backstay.server.remote_worker.worker import RemoteWorker
     from backstay.workflow.command.environment import build_command_environment
 
@@ -276,7 +277,7 @@ async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None
         )
     stay = find_app(target) if target else None
     made = RemoteWorker(
-        Client(url, os.environ.get("BACKSTAY_TOKEN", "")),
+        ServerClient(url, os.environ.get("BACKSTAY_TOKEN", "")),
         environment=commands,
         job_types=None if stay is None else stay.internals.job_types,
         queues=list(options["queues"]),
@@ -290,7 +291,7 @@ async def _work_remotely(url: str, target: str, options: dict[str, Any]) -> None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, made.stop)
-    log.info("worker %s at %s: queues %s, %d at once", made.id, url, ", ".join(made.queues), options["concurrency"])
+    log.info("worker %s at %s: queues %s, concurrency %d", made.id, url, ", ".join(made.queues), options["concurrency"])
     try:
         await made.run()
     except RequestRefused as error:

@@ -144,7 +144,7 @@ def list_workflows(
     elif listed:
         say_table(runs.WORKFLOW_COLUMNS, (runs.workflow_row(one, now) for one in listed), right=("version",))
         if len(listed) == limit:
-            say(f"More with --after {printable(listed[-1].name)}")
+            say(f"Next page: --after {printable(listed[-1].name)}")
     else:
         say("No workflow is stored; store one with: backstay workflows put FILE")
 

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 from backstay import Backstay
 from backstay.cli import exit_codes
-from backstay.cli.connection import Connection
+from backstay.cli.connection import ConnectionOptions
 from backstay.cli.durations import span
-from backstay.cli.locked_command.process import Command
+from backstay.cli.locked_command.process import CommandProcess
 from backstay.cli.locked_command.signals import SignalRelay
 from backstay.cli.locked_command.terminal import Terminal, wants_terminal
-from backstay.cli.output import printable, quoted, warn, who
+from backstay.cli.output import describe_caller, printable, quote, warn
 from backstay.cli.views.lock_wait import show_wait
 from backstay.errors import EngineError, HolderInfo, LeaseLost, LockHeld, LockTimeout, NotOwner, QueueFull
 from backstay.gate.api import Lease
@@ -38,7 +38,7 @@ class Acquirable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRequest:
-    """The options of `backstay lock`. With `wait` None the caller waits without limit."""
+    """The options of `backstay lock`. If `wait` is None, the wait for the lock has no limit."""
 
     name: str
     command: tuple[str, ...]
@@ -53,22 +53,24 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True)
 class LockOutcome:
-    """The result. `interrupted`: Ctrl-C ended a foreground command, so the kernel signalled only that command."""
+    """The result of `backstay lock`. `interrupted`: SIGINT ended the command while it was in the foreground. The
+    kernel sent that Ctrl-C only to the command's process group, so this process did not get it.
+    """
 
     exit_code: int
     interrupted: bool = False
 
 
 def check_program(program: str) -> int:
-    """Check a program before the wait for the lock: 127 (not found), 126 (not executable) or 0."""
+    """Return 127 when the program is not found, 126 when it is not executable, else 0."""
     if shutil.which(program):
         return 0
     exists = os.path.lexists(program) if os.sep in program else shutil.which(program, os.F_OK)
     return exit_codes.NOT_EXECUTABLE if exists else exit_codes.NOT_FOUND
 
 
-async def run_locked(connection: Connection, request: LockRequest) -> LockOutcome:
-    """Run the command under the lock. The lock is released however the command ends."""
+async def run_locked(connection: ConnectionOptions, request: LockRequest) -> LockOutcome:
+    """Acquire the lock, run the command and release the lock, also after a failure or a signal."""
     with SignalRelay() as relay:
         try:
             async with connection.create() as stay:
@@ -98,7 +100,7 @@ async def _hold(stay: Backstay, request: LockRequest, relay: SignalRelay) -> Loc
             return LockOutcome(exit_codes.NOT_ACQUIRED)
         if request.verbose:
             waited = asyncio.get_running_loop().time() - started
-            warn(f"acquired {quoted(request.name)} after {span(waited)}, fence {lease.fence}")
+            warn(f"acquired {quote(request.name)} after {span(waited)}, fence {lease.fence}")
         outcome = await _run(request, lease, relay)
     except BaseException:
         if lease is not None:
@@ -111,14 +113,16 @@ async def _hold(stay: Backstay, request: LockRequest, relay: SignalRelay) -> Loc
 
 
 async def _run(request: LockRequest, lease: Lease, relay: SignalRelay) -> LockOutcome:
-    """Run the command to its end. The signal relay gets the process before the first await, so no signal is lost."""
+    """Run the command until it ends or the lease is lost. `relay` forwards signals to the command. It gets the
+    command before the first await, so that it also forwards a signal that arrives right after the start.
+    """
     terminal = Terminal.find()
     guard = OrphanGuard(request.grace)
-    command: Command | None = None
+    command: CommandProcess | None = None
     lost: asyncio.Task[bool] | None = None
     try:
         try:
-            command = Command(
+            command = CommandProcess(
                 request.command,
                 os.environ
                 | {
@@ -128,29 +132,29 @@ async def _run(request: LockRequest, lease: Lease, relay: SignalRelay) -> LockOu
                 },
                 guard=guard,
                 terminal=terminal,
-                in_front=wants_terminal(),
-                may_go_on=lambda: not lease.is_lost,
+                in_foreground=wants_terminal(),
+                may_resume=lambda: not lease.is_lost,
             )
         except OSError as error:
             warn(f"cannot run {shlex.quote(request.command[0])}: {error.strerror}")
             missing = isinstance(error, FileNotFoundError)
             return LockOutcome(exit_codes.NOT_FOUND if missing else exit_codes.NOT_EXECUTABLE)
-        relay.to(command)
+        relay.forward_to(command)
         lost = asyncio.get_running_loop().create_task(_loss(lease))
         until: set[asyncio.Future[Any]] = {command.ended, lost}
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
         if not command.ended.done():
-            warn(f"{lease.loss()} Ending the command.")
-            await command.end(request.grace)
+            warn(f"{lease.loss()} Terminating the command.")
+            await command.terminate(request.grace)
             if terminal is not None:
-                terminal.take_back(mend=True)
+                terminal.take_back(restore_modes=True)
             return LockOutcome(exit_codes.LEASE_LOST)
         code = command.ended.result()
-        in_front = terminal is not None and terminal.lent
-        return LockOutcome(code if code >= 0 else exit_codes.SIGNALLED - code, in_front and code == -signal.SIGINT)
+        in_foreground = terminal is not None and terminal.lent
+        return LockOutcome(code if code >= 0 else exit_codes.SIGNALLED - code, in_foreground and code == -signal.SIGINT)
     except BaseException:
         if command is not None:  # after any error, the command must not outlive its lock
-            await command.end(request.grace)
+            await command.terminate(request.grace)
         raise
     finally:
         guard.dismiss()
@@ -165,7 +169,7 @@ async def _loss(lease: Lease) -> bool:
 
 
 async def _release(request: LockRequest, lease: Lease, outcome: LockOutcome) -> LockOutcome:
-    """Release the lock, and warn when the lease was lost before the command ended."""
+    """Release the lock. If the lease was lost before the command ended, warn and return LEASE_LOST as the exit code."""
     loss: LeaseLost | None = lease.loss() if lease.is_lost else None
     try:
         if loss is None and (await lease.release()).idempotent:
@@ -175,7 +179,7 @@ async def _release(request: LockRequest, lease: Lease, outcome: LockOutcome) -> 
         lease.reason = f"it was held by {error.holder} when the command ended"
         loss = lease.loss()
     except EngineError as error:
-        warn(f"{quoted(request.name)} could not be released; its lease will expire: {error}")
+        warn(f"{quote(request.name)} could not be released; its lease will expire: {error}")
     if loss is not None:
         warn(f"{loss} The command had ended with {outcome.exit_code}.")
         return LockOutcome(exit_codes.LEASE_LOST)
@@ -183,15 +187,19 @@ async def _release(request: LockRequest, lease: Lease, outcome: LockOutcome) -> 
 
 
 def _program(request: LockRequest) -> str:
-    """The holder's name as other callers see it: the program's name, never its arguments, which may be secret."""
+    """Return the holder's name that other callers see: the program without its arguments, which may be secret."""
     return printable(Path(request.command[0]).name) or "command"
 
 
 def _not_acquired(error: LockHeld | LockTimeout | QueueFull, request: LockRequest) -> str:
     if isinstance(error, QueueFull):
-        return f"{quoted(request.name)} was not acquired: {error.waiters} callers wait for it already"
+        return f"{quote(request.name)} was not acquired: {error.waiters} callers wait for it already"
     holder: HolderInfo | None = error.holder
-    held = f"it is held by {who(holder)} since {holder.locked_at}" if holder else "it is offered to another waiter"
+    held = (
+        f"it is held by {describe_caller(holder)} since {holder.locked_at}"
+        if holder
+        else "it is offered to another waiter"
+    )
     if isinstance(error, LockHeld):
-        return f"{quoted(request.name)} was not acquired: {held}; --wait 30s would queue"
-    return f"{quoted(request.name)} was not acquired within {span(error.waited)}: {held}"
+        return f"{quote(request.name)} was not acquired: {held}; wait for it with, for example, --wait 30s"
+    return f"{quote(request.name)} was not acquired within {span(error.waited)}: {held}"

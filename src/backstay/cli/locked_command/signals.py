@@ -1,4 +1,6 @@
-"""Handle signals to this process: before the command runs they end the wait, afterwards the command gets them."""
+"""Handle the signals that this process gets. While it waits for the lock, a signal ends the wait. While the command
+runs, signals are forwarded to the command.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ import signal
 from types import TracebackType
 from typing import Self
 
-from backstay.cli.locked_command.process import Command
+from backstay.cli.locked_command.process import CommandProcess
 
-#: Signals whose default action ends this process and would leave a lock or a queue entry behind.
-ENDING = (
+#: Signals whose default action ends this process. If it did not handle them, it would end without releasing the lock or
+#: leaving the lock's queue.
+TERMINATING = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -19,23 +22,26 @@ ENDING = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
-#: Signals that only a running command can handle.
-PASSING = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+#: Signals that are forwarded only while the command runs. Before that, they have their default action: SIGTSTP, for
+#: example, suspends this process.
+FORWARDED = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 
 class SignalRelay:
-    """Forwards each signal once to the command's group. Signals ignored at the start (nohup) stay ignored."""
+    """Ends the wait for the lock on the first signal; after `forward_to`, sends each signal to the command's process
+    group. Signals that were ignored when this process started (nohup) stay ignored.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._command: Command | None = None
+        self._command: CommandProcess | None = None
         self._installed: list[signal.Signals] = []
-        #: The signal that ended the wait.
+        #: The signal that ended the wait for the lock; None if none did.
         self.ended_by: signal.Signals | None = None
 
     def __enter__(self) -> Self:
-        self._install(ENDING)
+        self._install(TERMINATING)
         return self
 
     def __exit__(
@@ -50,10 +56,10 @@ class SignalRelay:
                 self._loop.add_signal_handler(number, self._on_signal, number)
                 self._installed.append(number)
 
-    def to(self, command: Command) -> None:
-        """Forward signals to the command from now on."""
+    def forward_to(self, command: CommandProcess) -> None:
+        """Forward all later signals to the command."""
         self._command = command
-        self._install(PASSING)
+        self._install(FORWARDED)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._command is not None:

@@ -17,7 +17,9 @@ from typing import Any
 
 
 class Terminal:
-    """Moves a process group to the foreground and back. Does nothing while this process is in the background."""
+    """The controlling terminal. It gives the foreground to a process group and takes it back, unless this process is in
+    the background itself.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -26,7 +28,7 @@ class Terminal:
 
     @classmethod
     def find(cls) -> Terminal | None:
-        """The controlling terminal, if there is one."""
+        """Open the controlling terminal; None when there is none."""
         try:
             return cls(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC))
         except OSError:
@@ -37,32 +39,36 @@ class Terminal:
         return self._lent_to != 0
 
     def lend(self, group: int) -> bool:
-        """Put a group in the foreground instead of this process. False when this process is not in the foreground."""
+        """Give the foreground of the terminal to a process group. Return False when this is impossible, for example
+        because this process is not in the foreground itself.
+        """
         try:
             if os.tcgetpgrp(self._fd) not in (os.getpgrp(), group):
                 return False
             if self._modes is None:
                 self._modes = termios.tcgetattr(self._fd)
-            with _unstoppable():
+            with _block_sigttou():
                 os.tcsetpgrp(self._fd, group)
-        except (OSError, termios.error):  # hung up, or the group has ended
+        except (OSError, termios.error):  # the terminal was closed, or the group has ended
             return False
         self._lent_to = group
         return True
 
-    def take_back(self, *, mend: bool = False) -> None:
-        """Return to the foreground; `mend` restores the terminal modes after a command was killed."""
+    def take_back(self, *, restore_modes: bool = False) -> None:
+        """Take the foreground back. `restore_modes`: also undo changes of the terminal modes that a killed command may
+        have left (no echo, raw input).
+        """
         group, self._lent_to = self._lent_to, 0
         if not group:
             return
-        with contextlib.suppress(OSError, termios.error), _unstoppable():
+        with contextlib.suppress(OSError, termios.error), _block_sigttou():
             if os.tcgetpgrp(self._fd) == group:
                 os.tcsetpgrp(self._fd, os.getpgrp())
-                if mend and self._modes is not None:
+                if restore_modes and self._modes is not None:
                     termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def close(self) -> None:
-        """Return to the foreground and close the terminal. Safe to call twice."""
+        """Take the foreground back and close the terminal. Safe to call twice."""
         self.take_back()
         if self._fd >= 0:
             os.close(self._fd)
@@ -70,8 +76,8 @@ class Terminal:
 
 
 def wants_terminal() -> bool:
-    """Whether the command is interactive. In a pipeline it is not: another process, such as a pager, may need the
-    terminal.
+    """Whether the command should get the foreground: its input is a terminal, and its output is not a pipe. If it
+    writes to a pipe, the program that reads from the pipe, such as a pager, may need the terminal.
     """
     try:
         return sys.stdin.isatty() and not stat.S_ISFIFO(os.fstat(1).st_mode)
@@ -80,8 +86,10 @@ def wants_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def _unstoppable() -> Generator[None, None, None]:
-    """Block SIGTTOU: the kernel would suspend a background process that changes the terminal."""
+def _block_sigttou() -> Generator[None, None, None]:
+    """Block SIGTTOU inside the `with` block. The kernel sends this signal to a background process that changes the
+    terminal, and its default action would suspend the process.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         yield

@@ -1,7 +1,8 @@
 """Run several worker processes: start them, restart crashed ones, forward signals.
 
-Children run in their own sessions, so Ctrl-C reaches them once, through the supervisor. Each child holds one end of a
-pipe: when the supervisor dies, the kernel closes the other end, and the children drain.
+Each child runs in a session of its own, so Ctrl-C on the terminal reaches only the supervisor, which forwards it. Each
+child also watches the read end of a pipe; only the supervisor holds the write end. When the supervisor dies, the kernel
+closes the write end. The children notice this and drain.
 """
 
 from __future__ import annotations
@@ -15,49 +16,50 @@ from contextlib import suppress
 from pathlib import Path
 
 from backstay.cli.exit_codes import USAGE
-from backstay.cli.supervision.reload import Sources
+from backstay.cli.supervision.reload import SourceWatcher
 from backstay.engine.base import steady
 from backstay.runtime.loop import Loop
 from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: The environment variable with the child's end of the pipe.
+#: The environment variable that gives a child the file descriptor of its end of the pipe.
 PIPE = "BACKSTAY_SUPERVISOR_PIPE"
-#: Backoff before a crashed child is restarted: first and longest pause; a child that lived this long resets it.
+#: Seconds. A crashed child is restarted after FIRST_PAUSE; the pause doubles with each crash, up to LONGEST_PAUSE. If
+#: the child ran for more than SETTLED seconds before it crashed, the next pause is FIRST_PAUSE again.
 FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 0.5, 30.0, 60.0
-#: Seconds between checks of the sources.
-LOOK = 0.5
+#: Seconds between checks for changed source files (`--reload`).
+CHECK_SECONDS = 0.5
 
 
 class Supervisor:
-    """Runs `count` children. A first signal drains them, a second stops them now, a third kills them."""
+    """Runs `count` children. The first signal drains them, the second stops them at once, the third kills them."""
 
     def __init__(self, command: Callable[[int], Sequence[str]], count: int, *, burst: bool, reload: bool) -> None:
         self._command = command
         self._count = count
         self._burst = burst
-        self._sources = Sources(Path.cwd()) if reload else None
+        self._sources = SourceWatcher(Path.cwd()) if reload else None
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._signals = 0
         self._stopping = asyncio.Event()
         self._reloads = 0
-        #: Set to cut restart pauses short: the supervisor stops, or the sources changed.
-        self._news = asyncio.Event()
+        #: Set when the supervisor stops or the sources change, to end the pause before a restart.
+        self._wake = asyncio.Event()
 
     async def run(self) -> int:
-        """Run until all children have ended. Returns the exit code: the worst one of a burst; 2 for unusable options;
-        else 0.
+        """Run until all children have ended, and return the exit code of this command. It is 2 when a child rejected
+        its options. Otherwise it is 0 or, with `burst`, the largest exit code of a child.
         """
         loop = asyncio.get_running_loop()
         theirs, ours = os.pipe()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number.name)
-        watch = Loop(self._look, name="reload", every=LOOK, telemetry=Telemetry())
+            loop.add_signal_handler(number, self._on_signal, number.name)
+        watch = Loop(self._check_sources, name="reload", every=CHECK_SECONDS, telemetry=Telemetry())
         if self._sources is not None:
             watch.start()
         try:
-            codes = await asyncio.gather(*(self._keep(place, theirs) for place in range(self._count)))
+            codes = await asyncio.gather(*(self._run_child(place, theirs) for place in range(self._count)))
         finally:
             await watch.stop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,8 +70,8 @@ class Supervisor:
             return USAGE
         return max(codes) if self._burst else 0
 
-    async def _keep(self, place: int, pipe: int) -> int:
-        """Keep one child running: start it, and restart it after a crash."""
+    async def _run_child(self, place: int, pipe: int) -> int:
+        """Start one child, restart it after each crash, and return its last exit code."""
         failures = 0
         while not self._stopping.is_set():
             began, reloads = steady(), self._reloads
@@ -92,13 +94,13 @@ class Supervisor:
                 self._give_up()
                 return code
             failures = 1 if steady() - began > SETTLED else failures + 1
-            if self._burst and failures > 3:  # noqa: PLR2004 - it will not get better
+            if self._burst and failures > 3:  # noqa: PLR2004 - a burst must end, so it gives up
                 return abs(code)
             pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
-            log.error("worker process %d %s; restarting in %g s", process.pid, _how(code), pause)
-            self._news.clear()
+            log.error("worker process %d %s; restarting in %g s", process.pid, _describe_exit(code), pause)
+            self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                await asyncio.wait_for(self._wake.wait(), pause)
             failures = 0 if self._reloads != reloads else failures
         return 0
 
@@ -106,15 +108,15 @@ class Supervisor:
         if not self._stopping.is_set():
             log.error("a worker process rejected its options: stopping")
             self._stopping.set()
-            self._news.set()
+            self._wake.set()
             self._signal_children(signal.SIGTERM)
 
-    def _signalled(self, name: str) -> None:
+    def _on_signal(self, name: str) -> None:
         self._signals += 1
         what = ("draining", "stopping now", "killing")[min(self._signals, 3) - 1]
         log.warning("%s: %s %d worker processes", name, what, len(self._children))
         self._stopping.set()
-        self._news.set()
+        self._wake.set()
         self._signal_children(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)  # noqa: PLR2004 - the third
 
     def _signal_children(self, number: int) -> None:
@@ -122,15 +124,15 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def _look(self) -> None:
-        if self._sources is not None and (changed := self._sources.changed()) and not self._stopping.is_set():
+    async def _check_sources(self) -> None:
+        if self._sources is not None and (changed := self._sources.find_changes()) and not self._stopping.is_set():
             log.warning("%s changed: restarting", ", ".join(Path(path).name for path in changed[:3]))
             self._reloads += 1
-            self._news.set()
+            self._wake.set()
             self._signal_children(signal.SIGTERM)
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code < 0:
         with suppress(ValueError):
             return f"was ended by {signal.Signals(-code).name}"
@@ -138,23 +140,23 @@ def _how(code: int) -> str:
 
 
 def watch_supervisor(stop: Callable[[], None]) -> Callable[[], None]:
-    """In a child: call `stop` when the supervisor dies. Returns a function that ends the watch."""
+    """In a child process: call `stop` when the supervisor dies. Return a function that ends this watch."""
     loop = asyncio.get_running_loop()
     pipe = os.environ.pop(PIPE, "")
     if not pipe:
         return lambda: None
     fd = int(pipe)
 
-    def ended() -> None:
+    def on_supervisor_death() -> None:
         loop.remove_reader(fd)
         log.warning("the supervisor died: draining")
         stop()
 
-    loop.add_reader(fd, ended)
-    return lambda: None if loop.is_closed() else _forget(loop, fd)
+    loop.add_reader(fd, on_supervisor_death)
+    return lambda: None if loop.is_closed() else _end_watch(loop, fd)
 
 
-def _forget(loop: asyncio.AbstractEventLoop, fd: int) -> None:
+def _end_watch(loop: asyncio.AbstractEventLoop, fd: int) -> None:
     loop.remove_reader(fd)
     with suppress(OSError):
         os.close(fd)

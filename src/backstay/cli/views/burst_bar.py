@@ -1,4 +1,4 @@
-"""The progress bar of `--burst`: jobs done, rate, jobs left."""
+"""The progress bar of `--burst`: the number of finished jobs, their rate, and the number of remaining jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVE, COUNT = 0.2, 2.0
 
 @contextlib.asynccontextmanager
 async def burst_bar(stay: Backstay, worker: Worker, *, wanted: bool) -> AsyncGenerator[None, None]:
-    """Show the bar inside the block when standard error is a terminal."""
+    """Show the bar while the block runs, if it is wanted and standard error is a terminal."""
     if not (wanted and sys.stderr.isatty()):
         yield
         return

@@ -17,17 +17,17 @@ RIGHT = ("attempt", "age")
 _COUNTS = ("pending", "running", "scheduled", "blocked", "failed", "completed")
 QUEUE_COLUMNS = ("queue", "state", *_COUNTS, "waiting", "rate")
 QUEUE_RIGHT = (*_COUNTS, "waiting")
-#: The longest argument or error text in a table.
+#: The most characters of an argument or error in a table; a longer text is cut.
 SHORT = 60
 
 
 def row(job: JobInfo, now: float) -> tuple[str, ...]:
-    """One line of `jobs ls`."""
+    """Return the cells of one job for `jobs ls`."""
     return (
         job.id,
         printable(job.type),
         printable(job.queue),
-        job.state + (" (cancel wanted)" if job.cancel_requested and job.state == "running" else ""),
+        job.state + (" (cancel requested)" if job.cancel_requested and job.state == "running" else ""),
         f"{job.attempt}/{job.retries + 1}",
         span(now - job.enqueued.timestamp()) if job.enqueued else "",
         _what(job, now),
@@ -48,15 +48,15 @@ def _what(job: JobInfo, now: float) -> str:
     return _short(", ".join(f"{name}={_json(value)}" for name, value in (job.args or {}).items()))
 
 
-def why(job: JobInfo) -> str:
-    """The kind and message of the last failure."""
+def describe_error(job: JobInfo) -> str:
+    """Return the kind and message of the job's last error; "" when it has none."""
     if job.error is None:
         return ""
     return f"{job.error.kind}: {job.error.message}" if job.error.message else job.error.kind
 
 
 def _cause(job: JobInfo) -> str:
-    return _short(why(job))
+    return _short(describe_error(job))
 
 
 def _short(text: str) -> str:
@@ -69,12 +69,12 @@ def _json(value: Any) -> str:
 
 
 def page(job: JobInfo, outputs: dict[str, str], now: float) -> None:
-    """Print all fields of one job."""
+    """Print all fields of one job that have a value, and the traceback of its error."""
     facts = [
         ("id", job.id),
         ("type", job.type),
         ("queue", job.queue),
-        ("state", job.state + (", cancel wanted" if job.cancel_requested and job.state == "running" else "")),
+        ("state", job.state + (", cancel requested" if job.cancel_requested and job.state == "running" else "")),
         ("attempt", f"{job.attempt} of {job.retries + 1}" + (f", {job.snoozes} snoozes" if job.snoozes else "")),
         ("priority", str(job.priority)),
         ("labels", ", ".join(job.labels)),
@@ -94,7 +94,7 @@ def page(job: JobInfo, outputs: dict[str, str], now: float) -> None:
         ("run", job.run),
         ("result", _json(job.result) if job.state == "completed" else ""),
         ("outputs", _json(outputs) if outputs else ""),
-        ("error", why(job)),
+        ("error", describe_error(job)),
     ]
     say_table(("", ""), [(name, printable(value)) for name, value in facts if value])
     if job.error is not None and job.error.trace:
@@ -112,7 +112,7 @@ def _ago(at: datetime | None, now: float) -> str:
 
 
 def as_json(job: JobInfo) -> dict[str, Any]:
-    """Convert to the documented JSON."""
+    """Return the job as the object that `--json` prints."""
     return {
         "id": job.id,
         "type": job.type,
@@ -159,7 +159,7 @@ def line_json(line: LogLine) -> dict[str, Any]:
 
 
 def queue_row(queue: QueueInfo) -> tuple[str, ...]:
-    """One line of `queues ls`."""
+    """Return the cells of one queue for `queues ls`."""
     counts = (queue.pending, queue.running, queue.scheduled, queue.blocked, queue.failed, queue.completed)
     return (
         printable(queue.name),
@@ -171,7 +171,7 @@ def queue_row(queue: QueueInfo) -> tuple[str, ...]:
 
 
 def queue_json(queue: QueueInfo) -> dict[str, Any]:
-    """Convert to the documented JSON."""
+    """Return the queue as the object that `--json` prints."""
     return {
         "name": queue.name,
         "paused": queue.paused,

@@ -1,4 +1,4 @@
-"""Show the wait for a lock: the position in the queue, the holder, and for how long it has held the lock."""
+"""Show the wait for a lock: the caller's position in the queue, and who has held the lock for how long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from backstay import Backstay
 from backstay.cli.durations import span
-from backstay.cli.output import quoted, warn, who
+from backstay.cli.output import describe_caller, quote, warn
 from backstay.cli.views.locks import held_for
 from backstay.errors import EngineError
 from backstay.gate.view import Inspection
@@ -18,29 +18,30 @@ from backstay.gate.view import Inspection
 if TYPE_CHECKING:
     from rich.status import Status
 
-#: Seconds before the status line appears: a lock that is free needs none.
-FIRST_LOOK = 0.25
-#: Seconds between reads of the queue.
-LOOK_AGAIN = 1.0
+#: Seconds before the status line appears, so that none flashes when the lock is free.
+FIRST_POLL = 0.25
+#: Seconds between reads of the lock's state.
+POLL_SECONDS = 1.0
 
 
 def format_status(lock: Inspection, lock_id: str, now: float) -> str:
-    """Format the status: "waiting for 'x': position 2, held by … for 12s"."""
+    """Return the status line: "waiting for 'x': position 2, held by … for 12s"."""
     position = next((w.position + 1 for w in lock.queue if w.lock_id == lock_id), None)
     parts = [f"position {position}"] if position else []
     if lock.holders:
         first = lock.holders[0]
         more = f" and {len(lock.holders) - 1} more" if len(lock.holders) > 1 else ""
-        parts.append(f"held by {who(first)}{more} for {span(held_for(first, now))}")
-    return f"waiting for {quoted(lock.name)}" + (f": {', '.join(parts)}" if parts else "")
+        parts.append(f"held by {describe_caller(first)}{more} for {span(held_for(first, now))}")
+    return f"waiting for {quote(lock.name)}" + (f": {', '.join(parts)}" if parts else "")
 
 
 @contextlib.contextmanager
 def show_wait(stay: Backstay, name: str, lock_id: str, *, verbose: bool) -> Generator[None, None, None]:
-    """Show the wait for the lock while the block runs: as a status line on a terminal; otherwise, with `verbose`, as
-    one line per change.
+    """Show the wait while the block acquires the lock: a status line on a terminal; elsewhere, with `verbose`, one line
+    per change of the holders or of the caller's position.
 
-    Entering and leaving never suspend, so a cancellation cannot come between the grant and the code that releases it.
+    This is no async context manager: an await on leaving the block could be cancelled, and the granted lock would
+    never be released.
     """
     terminal = sys.stderr.isatty()
     if not (terminal or verbose):
@@ -66,8 +67,8 @@ def _status() -> Status:
 async def _watch(stay: Backstay, name: str, lock_id: str, status: Status | None) -> None:
     from rich.markup import escape
 
-    said: object = None
-    await asyncio.sleep(FIRST_LOOK)
+    shown: object = None
+    await asyncio.sleep(FIRST_POLL)
     while True:
         with contextlib.suppress(EngineError):  # the waiting acquire reports the error
             lock = await stay.locks.inspect(name)
@@ -77,7 +78,7 @@ async def _watch(stay: Backstay, name: str, lock_id: str, status: Status | None)
                 status.start()
             else:
                 change = [h.lock_id for h in lock.holders], [w.position for w in lock.queue if w.lock_id == lock_id]
-                if change != said:
-                    said = change
+                if change != shown:
+                    shown = change
                     warn(line)
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(POLL_SECONDS)

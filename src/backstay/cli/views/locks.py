@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from backstay.cli.durations import span
-from backstay.cli.output import printable, say, say_table, who
+from backstay.cli.output import describe_caller, printable, say, say_table
 from backstay.errors import HolderInfo
 from backstay.gate.view import Inspection
 
@@ -15,11 +15,11 @@ RIGHT = ("SINCE", "EXPIRES IN", "WAITING", "FENCE", "CAPACITY")
 
 
 def row(lock: Inspection, now: float) -> tuple[str, ...]:
-    """A row of `locks ls`: the first holder, and the number of further holders."""
+    """Return the cells of one lock for `locks ls`: its first holder, and how many more there are."""
     if lock.holders:
         first = lock.holders[0]
         more = f" +{len(lock.holders) - 1}" if len(lock.holders) > 1 else ""
-        holder = (who(first) + more, f"{span(held_for(first, now))} ago", span(expires_in(first, now)))
+        holder = (describe_caller(first) + more, f"{span(held_for(first, now))} ago", span(expires_in(first, now)))
     elif lock.trouble:
         return (printable(lock.name), "(cannot be read)", *["?"] * (len(COLUMNS) - 2))
     else:
@@ -32,7 +32,7 @@ def capacity(lock: Inspection) -> str:
 
 
 def page(lock: Inspection, now: float) -> None:
-    """What `locks show` prints."""
+    """Print one lock: its holders and its queue."""
     say(f"{printable(lock.name)}: capacity {capacity(lock)}, fence {lock.fence}")
     if lock.holders:
         say("\nHeld by")
@@ -40,7 +40,7 @@ def page(lock: Inspection, now: float) -> None:
             ("WHO", "LOCK ID", "MODE", "SINCE", "EXPIRES IN", "FENCE"),
             (
                 (
-                    who(h),
+                    describe_caller(h),
                     printable(h.lock_id),
                     mode(h.exclusive),
                     f"{span(held_for(h, now))} ago",
@@ -60,7 +60,7 @@ def page(lock: Inspection, now: float) -> None:
             (
                 (
                     f"{w.position + 1}{' (offered)' if w.offered else ''}",
-                    who(w),
+                    describe_caller(w),
                     printable(w.lock_id),
                     mode(w.exclusive),
                     span(w.waiting),
@@ -76,7 +76,9 @@ def mode(exclusive: bool) -> str:
 
 
 def as_json(lock: Inspection) -> dict[str, Any]:
-    """Convert to the documented JSON. `trouble` appears only for a damaged record; `position` 0 is the next waiter."""
+    """Return the lock as the object that `--json` prints. The field `trouble` exists only if the lock's record cannot
+    be read, and says why. In `queue`, the waiter with `position` 0 is the next one to get the lock.
+    """
     return {
         **({"trouble": lock.trouble} if lock.trouble else {}),
         "name": lock.name,

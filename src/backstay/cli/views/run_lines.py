@@ -1,4 +1,4 @@
-"""Show a run as plain lines, for pipes, files and complete logs."""
+"""Show a run as plain lines, for pipes, files and `--logs`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from typing import Protocol
 
 from backstay.cli.output import printable
-from backstay.cli.views.run_progress import ENDED, Progress, Row
+from backstay.cli.views.run_progress import ENDED, Row, RunProgress
 from backstay.job.model import LogLine
 from backstay.job.run_model import RunEvent
 
-#: The most columns for a job's name.
+#: The widest column of job names, in characters.
 WIDEST = 24
-#: The longest unfinished line that is buffered; a longer one is printed.
+#: Output without a line end is buffered up to this many characters. A longer text is printed as a line of its own.
 LONGEST_REST = 16_000
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -27,10 +27,10 @@ class Writer(Protocol):
     def flush(self) -> None: ...
 
 
-class Lines:
-    """Writes events and output to a stream. `quiet`: only the outcomes of jobs."""
+class RunLines:
+    """A viewer that writes the events and output of jobs as lines to a stream; with `quiet`, only the events."""
 
-    def __init__(self, progress: Progress, *, out: Writer | None = None, quiet: bool = False) -> None:
+    def __init__(self, progress: RunProgress, *, out: Writer | None = None, quiet: bool = False) -> None:
         self._progress = progress
         self._out: Writer = out or sys.stdout
         self._quiet = quiet
@@ -38,13 +38,13 @@ class Lines:
         #: Unfinished lines by job and stream.
         self._rest: dict[tuple[str, str], str] = {}
 
-    def moved(self, row: Row, event: RunEvent) -> None:
+    def on_event(self, row: Row, event: RunEvent) -> None:
         if row.status in ENDED:
             self._flush(row)
         if text := describe_event(row, event):
             self._line(row, f"{SIGNS.get(row.status, ' ')} {text}")
 
-    def wrote(self, row: Row, line: LogLine) -> None:
+    def on_output(self, row: Row, line: LogLine) -> None:
         if self._quiet:
             return
         text = self._rest.pop((row.key, line.stream), "") + line.data
@@ -58,7 +58,7 @@ class Lines:
         elif rest:
             self._rest[row.key, line.stream] = rest
 
-    def look(self) -> None:
+    def on_poll(self) -> None:
         self._out.flush()
 
     def _flush(self, row: Row) -> None:
@@ -92,7 +92,7 @@ def describe_event(row: Row, event: RunEvent) -> str:
 
 
 def sanitize_line(text: str) -> str:
-    """Sanitize a log line: keep colours, escape other control characters."""
+    """Return a log line that is safe to print: colours are kept, other control characters are escaped."""
     text = text.rstrip("\r").rpartition("\r")[2]
     if text.isprintable():
         return text

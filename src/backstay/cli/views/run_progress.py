@@ -25,7 +25,7 @@ _ENDS: dict[str, Status] = {
 
 @dataclass(slots=True)
 class Row:
-    """The progress of one job."""
+    """The progress of one job of the workflow."""
 
     key: str
     name: str
@@ -33,12 +33,12 @@ class Row:
     soft: bool = False
     status: Status = "waiting"
     attempt: int = 0
-    #: 0 before the job starts.
+    #: When the job started; 0 before that.
     started: Micros = 0
     finished: Micros = 0
-    #: The reason of its end or of its retry.
+    #: Why the job ended or is retried.
     why: str = ""
-    #: The ids of the stored jobs behind this row.
+    #: The ids of the stored jobs that have this row's key, oldest first, without Backstay's internal jobs.
     ids: list[str] = field(default_factory=list[str])
     #: The last line of its output.
     line: str = ""
@@ -52,7 +52,7 @@ class Row:
         return self.status == "failure" and not self.soft
 
 
-class Progress:
+class RunProgress:
     """All jobs of a run, in the order of the definition."""
 
     def __init__(self, doc: RunDoc) -> None:
@@ -63,7 +63,9 @@ class Progress:
         self.ended: Micros = 0
 
     def apply(self, event: RunEvent, key: str, kind: str) -> Row | None:
-        """Apply an event. Returns the row that it changes; `kind` is the type of the event's job."""
+        """Apply an event of the run. `key` and `kind` are the key and the job type of the job that the event is about.
+        Return the row that changes, or None.
+        """
         if not event.job:
             if event.kind == "run_created":
                 self.began = event.at

@@ -1,4 +1,6 @@
-"""Show a run as a live tree on a terminal: each job below the last job that it needs."""
+"""Show a run as a live tree on a terminal. Each job is below one of the jobs that it needs: the one that comes last in
+the workflow.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from backstay.cli.output import printable
-from backstay.cli.views.run_lines import SIGNS, Lines
-from backstay.cli.views.run_progress import Progress, Row
+from backstay.cli.views.run_lines import SIGNS, RunLines
+from backstay.cli.views.run_progress import Row, RunProgress
 from backstay.engine.base import Micros
 from backstay.job.model import LogLine
 from backstay.job.run_model import RunEvent
@@ -26,20 +28,20 @@ COLOURS = {
     "waiting": "bright_black",
 }
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-#: Rows that the tree leaves free, and its greatest depth.
+#: The number of screen lines that the tree leaves free, and its greatest depth.
 MARGIN, DEEPEST = 4, 6
 
 
 class Tree:
-    """A context manager that draws the tree; the last state stays on the screen."""
+    """A viewer that draws the tree while its `with` block runs. The final tree stays on the screen."""
 
-    def __init__(self, progress: Progress, title: str, console: Console, *, logs: bool = False) -> None:
+    def __init__(self, progress: RunProgress, title: str, console: Console, *, logs: bool = False) -> None:
         from rich.live import Live
 
         self._progress = progress
         self._title = title
         self._console = console
-        self._logs = Lines(progress, out=_Above(console)) if logs else None
+        self._logs = RunLines(progress, out=_AboveTree(console)) if logs else None
         self._order: list[tuple[str, str]] = []
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=10, transient=False)
 
@@ -52,18 +54,18 @@ class Tree:
     ) -> None:
         self._live.stop()
 
-    def moved(self, row: Row, event: RunEvent) -> None:
+    def on_event(self, row: Row, event: RunEvent) -> None:
         if self._logs is not None:
-            self._logs.moved(row, event)
+            self._logs.on_event(row, event)
 
-    def wrote(self, row: Row, line: LogLine) -> None:
+    def on_output(self, row: Row, line: LogLine) -> None:
         text = line.data.rstrip("\r\n")
         row.line = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :]
         if self._logs is not None:
-            self._logs.wrote(row, line)
+            self._logs.on_output(row, line)
 
-    def look(self) -> None:
-        """Do nothing: the tree redraws itself."""
+    def on_poll(self) -> None:
+        """Do nothing: rich redraws the tree ten times per second."""
 
     def _render(self) -> Any:
         from rich.text import Text
@@ -77,7 +79,7 @@ class Tree:
         room = max(5, self._console.size.height - MARGIN)
         everything = len(self._progress.rows) <= room
         if len(self._order) != len(self._progress.rows):
-            self._order = nested(self._progress)
+            self._order = nest_jobs(self._progress)
         for key, parent in self._order:
             row = self._progress.rows[key]
             if not everything and (row.status not in ("running", "failure") or len(branches) >= room):
@@ -103,8 +105,8 @@ class Tree:
         return text
 
 
-class _Above:
-    """Writes lines above the tree."""
+class _AboveTree:
+    """A text stream that prints its lines above the live tree."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -119,8 +121,12 @@ class _Above:
         pass
 
 
-def nested(progress: Progress) -> list[tuple[str, str]]:
-    """Pair every job with its parent row, parents first: the last job that it needs, up to the greatest depth."""
+def nest_jobs(progress: RunProgress) -> list[tuple[str, str]]:
+    """Return the pair (job, its parent in the tree) for every job, parents first. The parent "" is the root.
+
+    A job's parent is one of the jobs that it needs: the one that comes last in the workflow. A job that would be deeper
+    than DEEPEST is placed beside that job instead of below it.
+    """
     place = {key: number for number, key in enumerate(progress.rows)}
     parents = {
         key: max((need for need in row.needs if need in place), key=place.__getitem__, default="")

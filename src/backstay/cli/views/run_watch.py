@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from backstay.cli.views.run_progress import ENDED, Progress, Row
+from backstay.cli.views.run_progress import ENDED, Row, RunProgress
 from backstay.job import metadata
 from backstay.job.flows import send
 from backstay.job.model import LogLine
@@ -17,79 +17,80 @@ from backstay.workflow.run import unpack_doc
 if TYPE_CHECKING:
     from backstay.runtime.core import Core
 
-#: Seconds between polls. The run is in this process, so a poll is cheap.
-LOOK = 0.05
+#: Seconds between polls. The run is in this process's memory (`memory://`), so a poll is cheap.
+POLL_SECONDS = 0.05
 PAGE = 1000
 
 
 class Viewer(Protocol):
-    """Receives the events and the output of a run."""
+    """Shows a run to the user. A `Watch` calls it with each event and each piece of output of the run's jobs."""
 
-    def moved(self, row: Row, event: RunEvent) -> None: ...
+    def on_event(self, row: Row, event: RunEvent) -> None: ...
 
-    def wrote(self, row: Row, line: LogLine) -> None: ...
+    def on_output(self, row: Row, line: LogLine) -> None: ...
 
-    def look(self) -> None:
-        """Called after every poll."""
+    def on_poll(self) -> None:
+        """Handle the end of a poll: the watch calls this after it has passed on all new events and output."""
         ...
 
 
 class Watch:
-    """Follows one run from its start to its end."""
+    """Polls one run until it ends, and passes its events and output to a viewer."""
 
-    def __init__(self, core: Core, run: Run, viewer: Callable[[Progress], Viewer]) -> None:
+    def __init__(self, core: Core, run: Run, viewer: Callable[[RunProgress], Viewer]) -> None:
         self._core = core
         self._store = core.services.get(JOB_STORE)
         self.id = run.id
-        self.progress = Progress(unpack_doc(run.doc))
+        self.progress = RunProgress(unpack_doc(run.doc))
         self._viewer = viewer(self.progress)
         self._seen = 0
-        #: By job id: the job's key and type, and the number of the last log line read.
+        #: The key and type of each job, by job id.
         self._known: dict[str, tuple[str, str]] = {}
+        #: The number of the last log line that was read of each job, by job id.
         self._read: dict[str, int] = {}
 
-    async def to_the_end(self) -> Run:
+    async def follow(self) -> Run:
         while True:
             run = await send(self._core, self._store.get_run(self.id))
             if run is None:
                 raise LookupError(self.id)
-            await self._events()
-            await self._logs()
-            self._viewer.look()
+            await self._read_events()
+            await self._read_logs()
+            self._viewer.on_poll()
             if run.status in FINISHED and self._seen >= run.events:
                 return run
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _events(self) -> None:
+    async def _read_events(self) -> None:
         while page := await send(self._core, self._store.run_events(self.id, self._seen, PAGE)):
             for event in page:
-                key, kind = await self._whose(event.job) if event.job else ("", "")
+                key, kind = await self._job_key_and_type(event.job) if event.job else ("", "")
                 self._seen = event.seq
                 row = self.progress.apply(event, key, kind)
                 if row is None:
                     continue
                 if row.status in ENDED:
-                    await self._log(row)  # show the output before the outcome
+                    await self._read_log(row)  # show the output before the outcome
                     if event.kind == "completed":
                         row.outputs = await send(self._core, self._store.get_outputs(event.job))
-                self._viewer.moved(row, event)
+                self._viewer.on_event(row, event)
 
-    async def _whose(self, job: str) -> tuple[str, str]:
+    async def _job_key_and_type(self, job: str) -> tuple[str, str]:
         if job not in self._known:
             found = await send(self._core, self._store.get(job))
             self._known[job] = (metadata.unpack(found.meta).key or job, found.type) if found is not None else (job, "")
         return self._known[job]
 
-    async def _logs(self) -> None:
+    async def _read_logs(self) -> None:
         for row in self.progress.rows.values():
             if row.status == "running":
-                await self._log(row)
+                await self._read_log(row)
 
-    async def _log(self, row: Row) -> None:
+    async def _read_log(self, row: Row) -> None:
         for job in row.ids[-1:]:
             while page := await send(self._core, self._store.read_log(job, self._read.get(job, 0), PAGE)):
                 self._read[job] = page[-1].seq
                 for line in page:
-                    self._viewer.wrote(row, line)
+                    self._viewer.on_output(row, line)
                 if len(page) < PAGE:
                     break

@@ -15,7 +15,7 @@ from backstay.workflow.view import RunInfo, RunJobInfo, WorkflowInfo
 WORKFLOW_COLUMNS = ("workflow", "version", "stored")
 RUN_COLUMNS = ("run", "workflow", "status", "jobs", "age", "took", "why")
 JOB_COLUMNS = ("job", "state", "attempt", "took", "needs", "what")
-#: The longest reason or command in a table.
+#: The most characters of a reason or command in a table; a longer text is cut.
 SHORT = 60
 
 
@@ -38,15 +38,12 @@ def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-# ── workflows ──
-
-
 def workflow_row(info: WorkflowInfo, now: float) -> tuple[str, ...]:
     return printable(info.name), str(info.version), _ago(info.created, now)
 
 
 def workflow_json(info: WorkflowInfo) -> dict[str, Any]:
-    """Return the object that `--json` prints."""
+    """Return the workflow as the object that `--json` prints."""
     answer: dict[str, Any] = {
         "name": info.name,
         "version": info.version,
@@ -60,7 +57,7 @@ def workflow_json(info: WorkflowInfo) -> dict[str, Any]:
 
 
 def workflow_page(info: WorkflowInfo) -> None:
-    """Print all fields of one workflow."""
+    """Print one workflow: its fields, its inputs, and a table of its jobs."""
     definition = info.definition
     if definition is None:
         return
@@ -91,11 +88,8 @@ def workflow_page(info: WorkflowInfo) -> None:
         say_table(("job", "needs", "if", "labels", "what"), rows)
 
 
-# ── runs ──
-
-
 def run_row(run: RunInfo, now: float) -> tuple[str, ...]:
-    """One line of `runs ls`."""
+    """Return the cells of one run for `runs ls`."""
     return (
         run.id,
         printable(run.workflow),
@@ -108,7 +102,7 @@ def run_row(run: RunInfo, now: float) -> tuple[str, ...]:
 
 
 def _status(run: RunInfo) -> str:
-    return run.status + (" (cancel wanted)" if run.cancel_requested and not run.is_finished else "")
+    return run.status + (" (cancel requested)" if run.cancel_requested and not run.is_finished else "")
 
 
 def _counts(run: RunInfo) -> str:
@@ -116,7 +110,7 @@ def _counts(run: RunInfo) -> str:
 
 
 def run_page(run: RunInfo, jobs: list[RunJobInfo], now: float) -> None:
-    """Print all fields of one run."""
+    """Print one run: its fields, and a table of its jobs."""
     facts = [
         ("run", run.id),
         ("workflow", f"{run.workflow} version {run.version}" if run.version else run.workflow),
@@ -148,14 +142,14 @@ def job_row(job: RunJobInfo, now: float) -> tuple[str, ...]:
 def _what(job: RunJobInfo) -> str:
     info = job.info
     if job.state in ("failed", "cancelled", "skipped") and info.error is not None:
-        return _short(job_views.why(info))
+        return _short(job_views.describe_error(info))
     if job.state == "running":
         return printable(f"on {info.worker}")
     return _short(job.command or (f"if {job.condition}" if job.condition else ""))
 
 
 def run_json(run: RunInfo) -> dict[str, Any]:
-    """Return the object that `--json` prints."""
+    """Return the run as the object that `--json` prints."""
     return {
         "id": run.id,
         "workflow": run.workflow,
@@ -175,7 +169,7 @@ def run_json(run: RunInfo) -> dict[str, Any]:
 
 
 def job_json(job: RunJobInfo) -> dict[str, Any]:
-    """Return the object that `--json` prints."""
+    """Return a job of a run as the object that `--json` prints."""
     return {
         "key": job.key,
         "name": job.name,

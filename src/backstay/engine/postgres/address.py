@@ -22,9 +22,10 @@ class Address:
     parameters: dict[str, Any] = field(repr=False)
     #: Seconds that one batch of operations may take.
     timeout: float = 5.0
-    #: Returns fresh parameters for each connection, if they change over time (access tokens).
+    #: Called for each new connection to get its parameters, if they change over time (access tokens); replaces
+    #: `parameters`.
     fetch: Callable[[], dict[str, Any]] | None = field(default=None, repr=False)
-    #: The name in messages, if the parameters are not known in advance.
+    #: How messages name this server, if `fetch` provides its parameters, so that the host is not known in advance.
     name: str = ""
 
     def current(self) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Address:
 def parse(url: str) -> Address:
     """Parse `postgresql://user:password@host:port/database?timeout=5&…`; libpq gets all options except `timeout`."""
     base, _, query = url.partition("?")
-    # libpq gets its options undecoded: it does not read a plus as a space.
+    # Split by hand, so that libpq decodes its options itself: `parse_qsl` would turn a plus sign into a space.
     options = query.split("&") if query else []
     theirs = [option for option in options if not option.startswith(OURS)]
     timeout = next((option.removeprefix(OURS) for option in options if option.startswith(OURS)), "5")

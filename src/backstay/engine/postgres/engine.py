@@ -23,15 +23,16 @@ T = TypeVar("T")
 
 #: How often a batch is tried if the server rolled it back, or had closed the connection before the batch began.
 TRIES = 3
-#: Connections for store operations: one for each of a worker's exchange channels, one for the other operations of an
-#: event loop, and one for those of threads.
+#: The numbers of connections for store operations. EXCHANGES are for the exchanges of workers. Of the OTHERS, one is
+#: for all other store operations that event loops submit, and one for those that threads submit.
 EXCHANGES, OTHERS = 2, 2
 STORE_CONNECTIONS = EXCHANGES + OTHERS
 
 
 class PostgresEngine(BatchingEngine):
-    """PostgreSQL 14 or newer. One connection runs batches, one waits for locked names, and up to four more, opened on
-    first use, run job operations, so that locks and jobs never wait for each other.
+    """The engine for PostgreSQL 14 or newer. One connection runs batches of machine commands, and one waits for rows
+    that other transactions have locked. Up to four more, opened on first use, run the operations of stores: so locks
+    and jobs never wait for each other.
     """
 
     tries = TRIES
@@ -60,8 +61,9 @@ class PostgresEngine(BatchingEngine):
         return self._serve("backstay-postgres", first)
 
     def _serve(self, name: str, connection: BatchConnection) -> CommitThread:
-        """Return a thread that runs batches on a connection; it delegates names that stay locked to the waiting
-        thread.
+        """Return a thread that collects queued operations and runs them in batches on a connection. An operation that
+        was deferred SKIPS times, because another transaction has locked its row, moves to the thread that waits for
+        locked rows.
         """
 
         def commit(items: list[QueuedOp]) -> list[Any]:
@@ -72,8 +74,8 @@ class PostgresEngine(BatchingEngine):
                 item.waiting_since = item.waiting_since or steady()
             rest = [item for item in items if item.skips < SKIPS]
             self._waiting.put_items(stuck)
-            # By identity, not by `skips`: the commit may raise `skips`, and an operation that it defers must not be
-            # reported as delegated.
+            # The result DELEGATED means that the other thread will return the result. Only the operations in `stuck`
+            # get it. Note them now: the commit below may raise `skips` of an operation in `rest` to SKIPS, too.
             results = dict.fromkeys(map(id, stuck), DELEGATED)
             results.update(zip(map(id, rest), connection.commit(rest) if rest else [], strict=True))
             return [results[id(item)] for item in items]
@@ -81,8 +83,9 @@ class PostgresEngine(BatchingEngine):
         return CommitThread(name, commit=commit, tick=connection.tick, end=connection.end)
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
-        # An exchange is sent alone, so it does not wait for the end of the loop iteration, in which the jobs of the
-        # previous exchange start.
+        # An operation with a key is an exchange of a worker. It is sent at once, as a batch of its own. Others are
+        # collected until the end of the event loop's iteration. For an exchange that would be too late: the loop would
+        # first start the jobs that the previous exchange claimed.
         if not (isinstance(op, StoreOperation) and op.key) or self._closed:
             return super().submit(op)
         loop = asyncio.get_running_loop()
@@ -96,14 +99,16 @@ class PostgresEngine(BatchingEngine):
         on_results: OnResults,
         thread: CommitThread,
         loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        urgent: bool = False,
     ) -> None:
-        if not self.keeps_sessions:  # a pooled session is returned between two batches, which only a thread does
+        if not self.keeps_sessions:  # a pooled session goes back to its pool after each batch, which only threads do
             loop = None
         by_connection: dict[int, list[QueuedOp]] = {}
         others: list[QueuedOp] = []
         for index, op in enumerate(ops):
             items = by_connection.setdefault(_route(op, loop), []) if isinstance(op, StoreOperation) else others
-            items.append(QueuedOp(op, index, on_results))
+            items.append(QueuedOp(op, index, on_results, urgent=urgent))
         if others:
             thread.put_items(others)
         for number, items in by_connection.items():
@@ -111,11 +116,13 @@ class PostgresEngine(BatchingEngine):
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether a connection keeps its session between batches."""
+        """Whether a connection keeps its session between batches. False if sessions are borrowed from a pool."""
         return True
 
     def session(self, patience: float | None = None, *, spare: bool = False) -> Session:
-        """Open a session and bring its schema up to date."""
+        """Open a session and bring its schema up to date. Only the pooled engine uses the parameters: `patience` is how
+        long to wait for a free connection, `spare` opens one outside the pool if none is free.
+        """
         session = self.connect()
         try:
             upgrade(session, str(self))
@@ -129,7 +136,7 @@ class PostgresEngine(BatchingEngine):
         session.close()
 
     def connect(self, role: str = "") -> Session:
-        """Open a separate connection. Raises BackstayError."""
+        """Open a separate connection; `role` is added to its application name. Raises BackstayError."""
         name = f"{self.client_name}:{role}" if role else self.client_name
         return connect(self.address, name)
 
@@ -159,9 +166,10 @@ class PostgresEngine(BatchingEngine):
 
 
 def _route(op: StoreOperation[Any], loop: asyncio.AbstractEventLoop | None) -> int:
-    """Return the number of the connection for a store operation. A key that ends in a number selects that connection.
-    The other operations of event loops and of threads have separate ones: lease renewals come from a thread and must
-    not wait behind a blocked event loop.
+    """Return the number of the connection for a store operation. Only exchanges have a key (`op.key`). It
+    ends in the number of the worker channel, which selects one of the connections for exchanges. Other operations use
+    one connection for event loops and one for threads: lease renewals come from a thread and must not wait behind a
+    blocked event loop.
     """
     number = op.key.rpartition(":")[2]
     if number.isdecimal():

@@ -1,4 +1,4 @@
-"""Encode hints for PostgreSQL's NOTIFY: the channel name is hashed to fit an identifier; the payload holds it whole."""
+"""Encode hints for PostgreSQL's NOTIFY. The channel is hashed to fit an identifier; the payload holds its full name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encode(wake: Wake) -> str:
 
 
 def decode(text: str) -> Wake | None:
-    """Return the hint in a payload; None: another program sent it."""
+    """Return the hint in a payload; None if another program sent the payload."""
     try:
         return Wake(*msgspec.json.decode(text, type=tuple[str, str]))
     except msgspec.MsgspecError:

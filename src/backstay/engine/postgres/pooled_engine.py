@@ -1,4 +1,4 @@
-"""The PostgreSQL engine on the caller's pool: every batch borrows a connection and returns it before it reports."""
+"""The PostgreSQL engine on the caller's pool. A batch returns its borrowed connection before callers get results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backstay.engine.postgres.address import Address
 from backstay.engine.postgres.batches.batch_connection import BatchConnection
 from backstay.engine.postgres.connection.pool_adapter import AsyncPoolAdapter, LoopBusy, PoolAdapter
 from backstay.engine.postgres.connection.pooled_session import SEARCH_PATH, PooledSession
-from backstay.engine.postgres.connection.session import Session, check
+from backstay.engine.postgres.connection.session import Session, check_version
 from backstay.engine.postgres.engine import TRIES, PostgresEngine
 from backstay.engine.postgres.schema import upgrade
 from backstay.errors import EngineUnavailable
@@ -26,13 +26,15 @@ T = TypeVar("T")
 #: Seconds that a lease renewal waits for the pool before it opens its own connection. The shortest leases would expire
 #: during a longer wait.
 SPARE_PATIENCE = 0.05
-#: The shortest timeout (seconds) of a batch that has got its connection, however long it waited for the pool.
+#: The time-out of a batch includes the wait for a connection of the pool. Once the batch has a connection, it may run
+#: for at least this many seconds, even if less of its time-out is left.
 LEAST = 1.0
 
 
 class PooledEngine(PostgresEngine):
-    """Borrows up to two connections at a time for batches and one for the keeper. So that no lease is lost, a lease
-    renewal opens its own connection if the pool is exhausted, and any batch does if the pool's event loop is blocked.
+    """Borrows a connection from the caller's pool for each batch: up to two at a time for machine commands, and one for
+    the keeper. So that no lease is lost, a lease renewal opens a connection of its own if the pool has none free. Every
+    batch does so if the event loop of an async pool is blocked.
     """
 
     def __init__(
@@ -45,8 +47,8 @@ class PooledEngine(PostgresEngine):
         clock: Callable[[], Micros] | None = None,
     ) -> None:
         self._pool_adapter: PoolAdapter | None = pool_adapter
-        self.tries = TRIES + pool_adapter.size  # every connection in the pool may be broken
-        #: Read from the first connection.
+        self.tries = TRIES + pool_adapter.size  # a try may fail on a broken connection; the pool has at most `size`
+        #: The pool's default search_path, read from its first connection.
         self._search_path: str | None = None
         super().__init__(address, namespace=namespace, client_name=client_name, clock=clock)
 
@@ -55,7 +57,8 @@ class PooledEngine(PostgresEngine):
         return self._pool_adapter is None
 
     def _new_commit_thread(self) -> CommitThread:
-        #: The keeper has its own thread: renewals never wait behind a batch that waits for the pool.
+        #: A second commit thread, for lease renewals only. On the first one, a renewal could wait behind a batch that
+        #: waits for a free connection.
         self._keeping = self._serve("backstay-postgres-keep", BatchConnection(self, spare=True))
         return super()._new_commit_thread()
 
@@ -93,7 +96,7 @@ class PooledEngine(PostgresEngine):
         if self._search_path is not None:
             session.search_path = self._search_path
             return
-        check(session.info.server_version, self.address)
+        check_version(session.info.server_version, self.address)
         ((path,),) = session.execute(SEARCH_PATH).fetchall()
         session.search_path = str(path)
         session.begin()

@@ -1,14 +1,15 @@
-"""The privileges that a database user without CREATE needs: one list for `backstay migrate`, the doctor and the docs.
+"""The privileges on Backstay's tables that a database user needs who may not create tables. `backstay migrate`, the
+doctor and the docs all use this list.
 
-A migration that creates a table must add it here. Otherwise the first statement on that table fails for such users, and
-with it all operations in the same batch.
+A migration that creates a table must add it here. Otherwise the first statement on that table fails for these users,
+and all other operations of its batch fail with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: By table. Only migrations write `backstay_meta`.
+#: The privileges by table. Only migrations write `backstay_meta`.
 RIGHTS: dict[str, tuple[str, ...]] = {
     "backstay_meta": ("SELECT",),
     "backstay_state": ("SELECT", "INSERT", "UPDATE", "DELETE"),
@@ -32,11 +33,12 @@ RIGHTS: dict[str, tuple[str, ...]] = {
     "backstay_artifact": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "backstay_artifact_part": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "backstay_token": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "backstay_secret": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 
 def grants(user: str, tables: Iterable[str] = tuple(RIGHTS)) -> list[str]:
-    """Return the GRANT statements for a user, one per set of equal rights. `user` is a quoted identifier."""
+    """Return the GRANT statements for a user, one for all tables with the same rights. `user` is already quoted."""
     by_rights: dict[tuple[str, ...], list[str]] = {}
     for table in tables:
         by_rights.setdefault(RIGHTS[table], []).append(table)

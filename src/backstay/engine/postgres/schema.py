@@ -14,14 +14,15 @@ from backstay.errors import EngineRefused
 
 #: The advisory lock of a migration, so that processes that start at the same time migrate one after another.
 LOCK = 0x686F6C64
-#: Seconds that a migration may take, even if a call has less: an interrupted one would restart with every call,
-#: forever.
+#: Seconds that a migration may take, even if the call that started it has less time. Otherwise every call would
+#: interrupt the migration, the next one would start it again, and it would never finish.
 TIME = 60.0
-#: Time (ms) to wait for another migration, and for a locked table: queries queue up behind our table lock.
+#: Milliseconds. PATIENCE: how long to wait for the migration of another process. TABLE_PATIENCE: how long to wait for a
+#: table lock; short, because all later queries on the table wait behind it.
 PATIENCE, TABLE_PATIENCE = 50_000, 4000
 META = "CREATE TABLE IF NOT EXISTS backstay_meta (key text PRIMARY KEY, value bigint NOT NULL)"
-#: The head of a migration script for manual use. It runs after the advisory lock, with a newer snapshot, and fails if
-#: the database has another version.
+#: The head of a migration script for manual use. It fails if the database has another version. It is a statement of its
+#: own after the advisory lock, so that its snapshot includes a migration that has just committed.
 EXPECT = """\
 DO $backstay$
 DECLARE
@@ -41,9 +42,9 @@ DONE = "INSERT INTO backstay_meta VALUES ('schema', %s) ON CONFLICT (key) DO UPD
 
 
 def upgrade(session: Session, where: str) -> None:
-    """Bring the schema up to date. A user who may not create tables needs an up-to-date schema."""
+    """Bring the schema up to date. Raises EngineRefused if it is outdated and the user may not change it."""
     have = version(session)
-    if not migrations.missing("postgres", have, where):
+    if not migrations.list_missing("postgres", have, where):
         return
     left = session.until - steady()
     session.until = steady() + max(left, TIME)
@@ -53,7 +54,7 @@ def upgrade(session: Session, where: str) -> None:
             session.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             session.execute(f"SET LOCAL lock_timeout = {TABLE_PATIENCE}".encode())
             session.execute(META.encode())
-            for script in migrations.missing("postgres", version(session), where):
+            for script in migrations.list_missing("postgres", version(session), where):
                 session.execute(script.encode())
             session.execute(DONE, (latest(),))
     except InsufficientPrivilege as error:
@@ -79,7 +80,7 @@ def version(session: Session) -> int:
 
 
 def command(have: int) -> str:
-    """Return the command that prints the SQL for upgrading from version `have`."""
+    """Return the shell command that prints the SQL for upgrading the schema from version `have`."""
     return f"backstay migrate --sql --since {have}" if have else "backstay migrate --sql"
 
 
@@ -87,7 +88,7 @@ def as_sql(since: int = 0) -> str:
     """Return the SQL that upgrades a database from version `since` (0: an empty one), for manual migrations.
     On a database with another version it fails and changes nothing.
     """
-    needed = migrations.missing("postgres", since, "the database")
+    needed = migrations.list_missing("postgres", since, "the database")
     if not needed:
         return f"-- Schema {since} is the latest that this Backstay knows: there is nothing to do.\n"
     head = [

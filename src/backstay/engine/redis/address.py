@@ -1,4 +1,4 @@
-"""Parse Redis and Valkey URLs into addresses. Texts of an address never contain its password."""
+"""Parse Redis and Valkey URLs into addresses. The text of an address never contains its password."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.errors import ConfigError
 
-#: Whether a scheme means TLS.
+#: The URL schemes of a TCP connection, each with whether it uses TLS.
 SCHEMES = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-#: Schemes of a Unix socket; the last one is redis-py's.
+#: The URL schemes of a Unix socket. `unix` is accepted because redis-py uses it.
 SOCKETS = ("redis+unix", "valkey+unix", "unix")
 PORT = 6379
 LONGEST_TIMEOUT = 3600.0
@@ -43,14 +43,17 @@ class Address:
     #: Seconds to wait for a reply before the connection is closed.
     timeout: float = 5.0
     connect_timeout: float = 2.0
-    #: Files: the certificate authority (empty: the system's), the client certificate and its key.
+    #: The file with the certificates of the authorities that are trusted. Empty: the system's authorities.
     ca: str = ""
+    #: The file of the client certificate; empty if there is none.
     cert: str = ""
+    #: The file of the client certificate's private key; empty if `cert` contains the key, or if there is no
+    #: certificate.
     key: str = ""
     check_hostname: bool = True
     #: A Unix socket on this host, instead of host and port.
     path: str = ""
-    #: Provides username and password for each connection, instead of the two above.
+    #: Provides a username and password for each connection, instead of the fields `username` and `password`.
     credentials: Credentials | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
@@ -60,7 +63,7 @@ class Address:
 
 
 class Url(NamedTuple):
-    """The parts of a URL. `safe` contains no password and no options, for messages."""
+    """The parts of a URL. `safe` is the URL for messages: without username, password, path and options."""
 
     scheme: str
     safe: str
@@ -104,8 +107,8 @@ def _host_port(text: str, port: int) -> HostPort:
 
 
 def build(url: Url, *, db: str, tls: bool, more: Collection[str] = ()) -> Address:
-    """Return the address of a URL's first server, with the options that apply to all servers. `more`: further options
-    that the caller reads.
+    """Return the address of the first server of a URL, with the URL's options (they apply to all its servers).
+    `more`: names of further options that are accepted here, but read by the caller.
     """
     options, safe = url.options, url.safe
     known = OPTIONS | TLS_OPTIONS | set(more)
@@ -142,7 +145,7 @@ def build(url: Url, *, db: str, tls: bool, more: Collection[str] = ()) -> Addres
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """Return a duration option in seconds."""
+    """Return a duration option in seconds. Raises ConfigError if it is not a number, or out of range."""
     try:
         value = float(options.get(name, default))
     except ValueError:

@@ -1,7 +1,8 @@
 """Read the servers and settings of a redis-py (or valkey-py) client, for connections that Backstay opens itself.
 
-The client is never used for I/O and never closed: the engine needs one multiplexed link whose replies stay matched
-under cancellation, which a pool does not provide. A setting that cannot be reproduced exactly raises ConfigError.
+The client itself is never used for I/O and never closed. The engine sends the commands of many tasks over one
+connection, and must still read the reply to a command whose task was cancelled; the client's pool cannot do this. If
+the client has a setting that Backstay's connections cannot reproduce, ConfigError is raised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 from backstay.engine.redis.address import LONGEST_TIMEOUT, Address, HostPort
 from backstay.engine.redis.engine import RedisEngine
-from backstay.engine.redis.link.client_tls import TLS_SETTINGS, trust
+from backstay.engine.redis.link.client_tls import TLS_SETTINGS, build_context
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.engine.redis.topology.open import Seeds
 from backstay.errors import ConfigError
@@ -21,7 +22,7 @@ from backstay.errors import ConfigError
 DEFAULT = Address()
 LIBRARIES = ("redis", "valkey")
 
-#: Settings that Backstay's connections use as well.
+#: Settings that Backstay's own connections adopt.
 TAKEN = {
     "host",
     "port",
@@ -36,12 +37,12 @@ TAKEN = {
     "connection_class",
     "ssl",
 }
-#: Settings of redis-py's own connections, commands and replies, which do not affect Backstay's.
+#: Settings that are ignored: they concern only how redis-py itself connects, sends commands and parses replies.
 IGNORED = {
     "cache",
     "cache_config",
     "command_packer",
-    "connection_pool",  # of a client for a Sentinel itself
+    "connection_pool",  # redis-py sets it on its clients for Sentinels
     "connection_pool_class",
     "decode_responses",
     "driver_info",
@@ -69,7 +70,7 @@ IGNORED = {
     "socket_keepalive",
     "socket_keepalive_options",
     "socket_read_size",
-    "timeout",  # of a BlockingConnectionPool
+    "timeout",  # an argument of redis-py's BlockingConnectionPool
 }
 
 
@@ -100,15 +101,15 @@ def _sentinel(pool: Any, namespace: str) -> RedisEngine:
         raise ConfigError("this client connects to replicas, which accept no writes: pass sentinel.master_for(…)")
     for name in ("min_other_sentinels", "_force_master_ip"):
         if getattr(manager, name, None):
-            raise _not_taken(name.lstrip("_"))
+            raise _unsupported(name.lstrip("_"))
     if not manager.sentinels:
-        raise ConfigError("this client has no Sentinels to ask")
+        raise ConfigError("this client has no Sentinels; pass a URL with at least one")
     address, tls = _server(pool.connection_kwargs, pool.connection_class)
     read = [
         _server(sentinel.connection_pool.connection_kwargs, sentinel.connection_pool.connection_class)
         for sentinel in manager.sentinels
     ]
-    # redis-py creates all of them with the same arguments, so the settings of the first apply to the others.
+    # redis-py creates all Sentinel clients with the same arguments, so the settings of the first apply to all.
     sentinels, sentinel_tls = read[0]
     nodes = tuple(HostPort(each.host, each.port) for each, _ in read)
     scheme = f"redis{'s' if address.tls else ''}+sentinel"
@@ -128,23 +129,25 @@ def _cluster(client: Any, namespace: str) -> RedisEngine:
 
     manager = client.nodes_manager
     if getattr(manager, "address_remap", None):
-        raise _not_taken("address_remap")
+        raise _unsupported("address_remap")
     if getattr(client, "user_on_connect_func", None):
-        raise _not_taken("redis_connect_func")
+        raise _unsupported("redis_connect_func")
     options = dict(manager.connection_kwargs)
-    options.pop("redis_connect_func", None)  # the client's own, for replicas
+    options.pop("redis_connect_func", None)  # redis-py sets its own, which lets replicas serve reads
     address, tls = _server(options, options.get("connection_class"))
     if address.db:
         raise ConfigError("a Cluster has one database, 0")
     nodes = tuple(HostPort(str(node.host), int(node.port)) for node in manager.startup_nodes.values())
     if not nodes:
-        raise ConfigError("this client has no nodes to begin with")
+        raise ConfigError("this client has no startup nodes; pass a URL with at least one")
     url = f"redis{'s' if address.tls else ''}+cluster://{','.join(map(str, nodes))}"
     return ClusterEngine(Seeds(url, address, nodes), namespace=namespace, client_name=_name(options), tls=tls)
 
 
 def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.SSLContext | None]:
-    """Return the address of a client's server, and its TLS context."""
+    """Return the address of a client's server and the TLS context for it, from the client's connection arguments
+    (`options`) and its connection class.
+    """
     kind = connection.__name__ if isinstance(connection, type) else ""
     if kind and connection.__module__.partition(".")[0] not in LIBRARIES:
         raise ConfigError(
@@ -154,8 +157,8 @@ def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.S
     tls = "SSL" in kind or bool(options.get("ssl"))
     known = TAKEN | IGNORED | (TLS_SETTINGS if tls else set[str]())
     for name, value in options.items():
-        if name not in known and not _unset(value):
-            raise _not_taken(name)
+        if name not in known and not _is_default(value):
+            raise _unsupported(name)
     given = options.get("credential_provider")
     address = Address(
         host=str(options.get("host") or DEFAULT.host),
@@ -169,10 +172,10 @@ def _server(options: Mapping[str, Any], connection: Any) -> tuple[Address, ssl.S
         path=str(options.get("path") or ""),
         credentials=None if given is None else Credentials(given),
     )
-    return address, trust(options) if tls else None
+    return address, build_context(options) if tls else None
 
 
-def _unset(value: Any) -> bool:
+def _is_default(value: Any) -> bool:
     """Whether a setting has its default value: empty, a sentinel object, or an object of redis-py itself."""
     if not value:
         return True
@@ -180,7 +183,7 @@ def _unset(value: Any) -> bool:
     return kind is object or kind.__module__.partition(".")[0] in LIBRARIES
 
 
-def _not_taken(name: str) -> ConfigError:
+def _unsupported(name: str) -> ConfigError:
     return ConfigError(f"this client uses {name}, which Backstay does not support; pass a client without it, or a URL")
 
 

@@ -14,26 +14,31 @@ from backstay.engine.base import Op
 from backstay.engine.redis.encoder import SingleRequest
 from backstay.errors import EngineError
 
-#: This many waiting operations justify a second request in flight: it is encoded while the server runs the first.
+#: This many waiting operations justify a second request in flight, which is encoded while the server runs the first.
 SECOND_REQUEST_AT = 32
 MAX_IN_FLIGHT = 2
-#: The largest number of operations in one script call: the server is blocked while it runs.
+#: The largest number of operations in one script call: the server is blocked while the script runs.
 MAX_BATCH = 500
 
 
-class Coalesced(SingleRequest, frozen=True):
-    """An operation that can be merged with others of its key. Only for operations that all succeed or fail together."""
+class CoalescedRequest(SingleRequest, frozen=True):
+    """An operation that can be merged with other operations that have the same `key` into one request. That request
+    succeeds or fails as a whole.
+    """
 
     item: Any = None
-    #: Builds one operation from the items of many; its result lists their results in order.
+    #: Builds the merged operation from the `item`s of the single operations. Its result is the list of their results,
+    #: in the same order.
     combine: Callable[[list[Any]], Op[list[Any]]] | None = None
 
 
-Waiting = list[tuple[Coalesced, asyncio.Future[Any]]]
+Waiting = list[tuple[CoalescedRequest, asyncio.Future[Any]]]
 
 
 class Coalescer:
-    """Operations in flight and waiting, by key. Belongs to one event loop; not thread-safe."""
+    """Sends the coalesced operations of one event loop. For each key it counts the requests in flight and keeps the
+    operations that wait to be merged. Not thread-safe.
+    """
 
     def __init__(self, send: Callable[[Op[Any]], Awaitable[Any]]) -> None:
         self._send = send
@@ -43,10 +48,10 @@ class Coalescer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_on_this_loop(self) -> bool:
-        """Whether it belongs to the running event loop."""
+        """Whether this coalescer belongs to the running event loop."""
         return self._loop is asyncio.get_running_loop()
 
-    async def submit(self, op: Coalesced) -> Any:
+    async def submit(self, op: CoalescedRequest) -> Any:
         key = op.key
         in_flight = self._in_flight.get(key, 0)
         if not in_flight:
@@ -66,7 +71,9 @@ class Coalescer:
         return await future
 
     def _on_done(self, key: str) -> None:
-        """Send the waiting operations of a key after a request has completed."""
+        """A request of this key has completed: send the operations that wait for it; if
+        there are none, one request less is in flight.
+        """
         if not self._send_next(key):
             self._in_flight[key] -= 1
             if not self._in_flight[key]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from backstay.engine.base import (
     DECODE_ERRORS,
     Apply,
+    ListTagged,
     Micros,
     Op,
     Ping,
@@ -24,7 +25,6 @@ from backstay.engine.base import (
     Scan,
     StoreOperation,
     Tag,
-    Tagged,
     TakeHint,
     Untag,
 )
@@ -33,25 +33,28 @@ from backstay.engine.redis.link.protocol import ErrorReply, pack
 
 
 def reply_or_raise(reply: Any) -> Any:
-    """Return the reply; raise it if it is an error reply."""
+    """Return a reply of the server. An error reply (`ErrorReply`) is raised instead."""
     if isinstance(reply, ErrorReply):
         raise reply
     return reply
 
 
 class KeyedRequest(NamedTuple):
-    """A request about another key than the procedure's own: on a Cluster it may belong to another node."""
+    """A request of a procedure that uses another key than the operation's: on a Cluster it is sent to the node that
+    serves the slot of `key`.
+    """
 
     key: bytes
     request: bytes
 
 
 class SingleRequest(StoreOperation[Any], frozen=True):
-    """A store operation that needs one request in production: the hot path, without a generator. If the server returns
-    an error (NOSCRIPT, for example), the procedure `work` runs instead and handles it.
+    """A store operation that normally needs one request. The engine then sends it without a procedure, whose generator
+    costs time: `request` builds the request, and `read` converts its reply. With a test clock, or if the server returns
+    an error (NOSCRIPT, for example), the engine runs the procedure `work` instead.
     """
 
-    #: None: the operation needs more than one request.
+    #: Builds the request; None if the operation needs more than one.
     request: Callable[[], bytes] | None = None
     read: Callable[[Any], Any] = reply_or_raise
 
@@ -62,14 +65,18 @@ SCAN_COUNT = 1000
 
 
 class Encoder:
-    """Builds the requests of operations. All requests of one procedure are about one key, except a `KeyedRequest`."""
+    """Builds the requests of operations. All requests of one procedure go to the node of the operation's key (see
+    `key`), except a `KeyedRequest`.
+    """
 
     def __init__(self, namespace: str, clock: Callable[[], Micros] | None) -> None:
         self._namespace = namespace
         self._clock = clock
 
     def request(self, op: Apply) -> bytes:
-        """Encode a command as one request: the hot path, without a generator."""
+        """Encode a command of a lock, limit or idempotency key as one request. This is the fast path; `procedure` does
+        the same with a generator, which costs time.
+        """
         room, command = op.room, op.command
         script = scripts.command_script(room, type(command))
         if room.build_keys is not None:
@@ -82,7 +89,7 @@ class Encoder:
         return script.call(key, room.encode(command))
 
     def _keys(self, room: Room[Any], name: str) -> list[bytes]:
-        """Return the Redis keys of a name."""
+        """Return the Redis keys that store the state of one name, such as the name of a lock."""
         if room.build_keys is not None:
             return [key.encode() for key in room.build_keys(self._namespace, name)]
         found = [keys.wire_state(self._namespace, room.name, name)]
@@ -91,13 +98,13 @@ class Encoder:
         return found
 
     def key(self, op: Op[Any]) -> bytes | None:
-        """Return the key that routes an operation; None: any server can run it."""
+        """Return the key whose slot determines the Cluster node of an operation; None if any node can run it."""
         match op:
             case Apply() if op.room.build_keys is not None:
                 return self._keys(op.room, op.name)[0]
             case Apply() | Read() | ReadBody():
                 return keys.wire_state(self._namespace, op.room.name, op.name)
-            case Tag() | Tagged() | Untag():
+            case Tag() | ListTagged() | Untag():
                 return keys.tag(self._namespace, op.room.name, op.tag).encode()
             case PublishHint() | TakeHint():
                 return op.hint.encode()
@@ -116,19 +123,19 @@ class Encoder:
             case Read():
                 return self._read(op)
             case ReadBody():
-                return self._single(self.read_body_request(op))
+                return self._send_one(self.read_body_request(op))
             case Scan():
                 return self._scan(op)
             case Tag():
                 key = keys.tag(self._namespace, op.room.name, op.tag).encode()
                 life = str(-(-op.ttl // 1000)).encode()
                 return self._run(scripts.engine_script("tag"), key, op.name.encode(), life)
-            case Tagged():
-                return self._tagged(op)
+            case ListTagged():
+                return self._list_tagged(op)
             case Untag():
-                return self._plain("SREM", keys.tag(self._namespace, op.room.name, op.tag), *op.names)
+                return self._run_command("SREM", keys.tag(self._namespace, op.room.name, op.tag), *op.names)
             case Publish():
-                return self._plain("PUBLISH", op.channel, op.payload)
+                return self._run_command("PUBLISH", op.channel, op.payload)
             case PublishHint():
                 return self._publish_hint(op)
             case TakeHint():
@@ -140,8 +147,8 @@ class Encoder:
                 raise TypeError(f"not an operation for Redis: {op!r}")
 
     def _store_operation(self, op: StoreOperation[Any]) -> Procedure:
-        """Return the procedure `work(clock)`. `clock`: the time of a test clock in µs, as scripts take it; empty in
-        production.
+        """Return the procedure of a store operation: the generator that `op.work(clock)` returns. `clock` is the time
+        of the test clock in µs, as decimal digits; empty without a test clock.
         """
         procedure: Procedure = op.work(str(self._clock()).encode() if self._clock is not None else b"")
         return procedure
@@ -172,11 +179,13 @@ class Encoder:
         return Reading(now, op.room.decode_state(op.name, raw) if raw is not None else None)
 
     def read_body_request(self, op: ReadBody) -> bytes:
-        """Encode a GET of the body."""
+        """Encode the request that reads the value stored in a name's second key, such as the outcome of an idempotency
+        key.
+        """
         key = keys.wire_body(self._namespace, op.room.name, op.name)
         return b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(key), key)
 
-    def _single(self, request: bytes) -> Procedure:
+    def _send_one(self, request: bytes) -> Procedure:
         return reply_or_raise((yield request))
 
     def _scan(self, op: Scan) -> Procedure:
@@ -192,11 +201,11 @@ class Encoder:
             if int(cursor) == 0:
                 return sorted(found)
 
-    def _tagged(self, op: Tagged) -> Procedure:
+    def _list_tagged(self, op: ListTagged) -> Procedure:
         reply = yield pack("SMEMBERS", keys.tag(self._namespace, op.room.name, op.tag))
         return sorted(name.decode() for name in reply_or_raise(reply))
 
-    def _plain(self, *command: str) -> Procedure:
+    def _run_command(self, *command: str) -> Procedure:
         reply_or_raise((yield pack(*command)))
         return None
 

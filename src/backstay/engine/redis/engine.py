@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from backstay.engine.base import DECODE_ERRORS, Apply, Micros, Op, Ping, ReadBody, single_result, steady
 from backstay.engine.redis import keys
 from backstay.engine.redis.address import Address, HostPort
-from backstay.engine.redis.coalescing import Coalesced, Coalescer
+from backstay.engine.redis.coalescing import CoalescedRequest, Coalescer
 from backstay.engine.redis.encoder import Encoder, KeyedRequest, Procedure, SingleRequest
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
@@ -62,7 +62,7 @@ class RedisEngine:
         self._links_lock = threading.Lock()
         self._thread_subscribers = RedisThreadSubscribers(self._thread_link)
         self._replica_acks = RedisReplicaAcks(namespace, self.second_link)
-        #: Read from the first connection.
+        #: Whether the server speaks RESP3; known after the first connection.
         self._resp3 = False
         self._closed = False
 
@@ -77,9 +77,9 @@ class RedisEngine:
 
     async def submit(self, op: Op[T]) -> T:
         link = self._link
-        if link is None or not link.ready:
-            link = await self._connected()
-        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+        if link is None or not link.is_usable():
+            link = await self._ensure_connected()
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without creating a generator (`procedure`)
             request = op.encoded or self._encoder.request(op)
             raw = await (link.send_after_ping(request) if op.command.wakes_waiters else link.send(request))
             if type(raw) is bytes:
@@ -90,7 +90,7 @@ class RedisEngine:
                 return result
             if raw.code != "NOSCRIPT":
                 raise self._error(raw, link)
-        elif type(op) is Coalesced:
+        elif type(op) is CoalescedRequest:
             return cast("T", await self._loop_coalescer().submit(op))
         elif type(op) is SingleRequest and op.request is not None and self._test_clock is None:
             reply = await link.send(op.request())
@@ -102,9 +102,9 @@ class RedisEngine:
                 return cast("T", found)
         procedure = self._encoder.procedure(op)
         try:
-            asked = next(procedure)
+            step = next(procedure)
             while True:
-                asked = procedure.send(await link.send(asked.request if isinstance(asked, KeyedRequest) else asked))
+                step = procedure.send(await link.send(step.request if isinstance(step, KeyedRequest) else step))
         except StopIteration as done:
             return cast("T", done.value)
         except ErrorReply as reply:
@@ -119,13 +119,17 @@ class RedisEngine:
         return Apply(op.room, op.name, op.command, self._encoder.request(op))
 
     def _error(self, reply: ErrorReply, link: AsyncLink | BlockingLink) -> EngineError:
-        """Convert an error reply, and close the link if the next one may reach another server."""
+        """Convert an error reply to an exception. Closes the link if the server is not the master: a new link may reach
+        the master.
+        """
         if reply.code in STALE_CODES:
             link.close()
         return translate_error(reply, link.address)
 
-    async def _connected(self) -> AsyncLink:
-        """Return the connected link. Concurrent callers share one attempt; cancelling one caller does not cancel it."""
+    async def _ensure_connected(self) -> AsyncLink:
+        """Return the link of the event loop, and connect it first if necessary. Concurrent callers share one attempt to
+        connect; if one caller is cancelled, the attempt continues.
+        """
         if self._closed:
             raise Closed("this engine is closed")
         if self._connecting is None:
@@ -152,12 +156,12 @@ class RedisEngine:
     def _connect_done(self, task: asyncio.Task[AsyncLink]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio logs no warning if all callers were cancelled
+            task.exception()  # mark it as retrieved: if all callers were cancelled, asyncio would log a warning
 
     def apply(self, op: Op[T]) -> T:
-        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without creating a generator (`procedure`)
             link = getattr(self._threads, "link", None)
-            if link is None or not link.ready:
+            if link is None or not link.is_usable():
                 link = self._thread_link()
             request = op.encoded or self._encoder.request(op)
             raw = link.call_many([PING_FIRST, request] if op.command.wakes_waiters else [request])[-1]
@@ -171,7 +175,7 @@ class RedisEngine:
                 raise self._error(raw, link)
         elif isinstance(op, SingleRequest) and op.request is not None and self._test_clock is None:
             link = getattr(self._threads, "link", None)
-            if link is None or not link.ready:
+            if link is None or not link.is_usable():
                 link = self._thread_link()
             raw = link.call_many([op.request()])[0]
             if type(raw) is not ErrorReply:
@@ -183,25 +187,25 @@ class RedisEngine:
         results: list[Any] = [NO_RESULT] * len(ops)
         try:
             link = self._thread_link(timeout)
-            begun: list[tuple[int, Procedure, Any]] = [
+            running: list[tuple[int, Procedure, Any]] = [
                 (i, self._encoder.procedure(op), None) for i, op in enumerate(ops)
             ]
             while True:
-                asked: list[tuple[int, Procedure, bytes]] = []
-                for i, procedure, reply in begun:
+                sent: list[tuple[int, Procedure, bytes]] = []
+                for i, procedure, reply in running:
                     try:
                         request = procedure.send(reply)
-                        asked.append((i, procedure, request.request if isinstance(request, KeyedRequest) else request))
+                        sent.append((i, procedure, request.request if isinstance(request, KeyedRequest) else request))
                     except StopIteration as done:
                         results[i] = done.value
                     except ErrorReply as error_reply:
                         results[i] = self._error(error_reply, link)
-                    except BackstayError as error:  # an unreadable record: the result of this operation only
+                    except BackstayError as error:  # for example, a record that cannot be read
                         results[i] = error
-                if not asked:
+                if not sent:
                     break
-                replies = link.call_many([request for _, _, request in asked], timeout)
-                begun = [(i, procedure, reply) for (i, procedure, _), reply in zip(asked, replies, strict=True)]
+                replies = link.call_many([request for _, _, request in sent], timeout)
+                running = [(i, procedure, reply) for (i, procedure, _), reply in zip(sent, replies, strict=True)]
         except EngineError as error:
             kind = type(error)
             return [kind(str(error)) if result is NO_RESULT else result for result in results]
@@ -211,7 +215,7 @@ class RedisEngine:
 
     def _thread_link(self, timeout: float | None = None) -> BlockingLink:
         link = getattr(self._threads, "link", None)
-        if link is None or not link.ready:
+        if link is None or not link.is_usable():
             if self._closed:
                 raise Closed("this engine is closed")
             link = self._connect_thread(timeout)
@@ -233,14 +237,18 @@ class RedisEngine:
         return self.connect_blocking(self.client_name, patience)
 
     def thread_subscribers(self) -> RedisThreadSubscribers | None:
-        """Return the thread subscribers. They need RESP3, a system with eventfd, and a connection without TLS."""
+        """Return the subscribers with which waiting threads receive hints on their own connections; None if they
+        cannot. They need RESP3, a system with eventfd, and a connection without TLS.
+        """
         return self._thread_subscribers if self._resp3 and self.tls is None and hasattr(os, "eventfd") else None
 
     def replica_acks(self) -> RedisReplicaAcks | None:
         return self._replica_acks
 
     def second_link(self, place: HostPort | None) -> BlockingLink:
-        """Open a link beside the thread's own one, for WAIT: it blocks all later commands on its connection."""
+        """Open a second link for this thread, to the node at `place`; None: to the server that the engine uses now. The
+        link is for WAIT, which blocks all later commands on its connection.
+        """
         if self._closed:
             raise Closed("this engine is closed")
         if place is None:
@@ -251,7 +259,7 @@ class RedisEngine:
         self._register(link)
         return link
 
-    # ── the clock ──
+    # ── keys and the clock ──
 
     def key(self, room: str, name: str) -> str:
         return keys.state(self.namespace, room, name)
@@ -269,7 +277,7 @@ class RedisEngine:
             self._offset = hello.now / 1_000_000 - at
             self._resp3 = hello.resp3
 
-    # ── life ──
+    # ── lifecycle ──
 
     async def open(self) -> None:
         self.correct_clock(await self.submit(Ping()))

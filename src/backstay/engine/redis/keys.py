@@ -1,4 +1,5 @@
-"""Build the Redis keys of machine records, tags and inboxes.
+"""Build the Redis keys of the records of locks, limits and idempotent calls, and of the tags that group their names.
+Also build the names of inboxes: the Pub/Sub channels on which processes are woken.
 
 `<namespace>:<room>:{<name>}`: all keys of one name share a hash tag; names spread over all slots of a Cluster.
 Braces and percent signs in names are escaped, so no name can end the tag early or collide with another key.
@@ -23,7 +24,7 @@ def unescape(text: str) -> str:
 
 
 def state(namespace: str, room: str, name: str) -> str:
-    """Return the key of a machine's record."""
+    """Return the key of the record of a name in a room."""
     return f"{namespace}:{room}:{{{escape(name)}}}"
 
 
@@ -35,12 +36,12 @@ def wire_state(namespace: str, room: str, name: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def wire_body(namespace: str, room: str, name: str) -> bytes:
-    """Return the key of the body beside a record, in the same slot."""
+    """Return the key of a record's body, a large value that is stored beside the record, in the same Cluster slot."""
     return f"{namespace}:{room}-body:{{{escape(name)}}}".encode()
 
 
 def tag(namespace: str, room: str, tag: str) -> str:
-    """Return the key of the set of names under a tag."""
+    """Return the key of the set that holds all names with this tag (`Tag` in engine/base.py)."""
     return f"{namespace}:{room}-tag:{{{escape(tag)}}}"
 
 
@@ -55,5 +56,5 @@ def name_of(namespace: str, room: str, key: str) -> str:
 
 
 def inbox(namespace: str, process: str) -> str:
-    """Return the channel on which one process receives its wakes."""
+    """Return the Pub/Sub channel on which one process receives the hints that wake its waiters."""
     return f"{namespace}:inbox:{process}"

@@ -30,14 +30,14 @@ class RedisReplicaAcks:
     """Sends a command and asks how many replicas have acknowledged it. Thread-safe: each thread has its own links."""
 
     def __init__(self, namespace: str, connect: Callable[[HostPort | None], BlockingLink]) -> None:
-        """`connect` opens a second link: to a node, or (None) to the engine's current server."""
+        """`connect(node)` opens a link to that node; `connect(None)` opens one to the server that the engine uses."""
         self._namespace = namespace
         self._connect = connect
         self._threads = threading.local()
 
     def confirm(self, op: Apply, replicas: int, within: float) -> tuple[Any, int]:
-        """Run an idempotent command; return its reply and how many replicas have it, as soon as `replicas` of them do
-        or the time is over.
+        """Run an idempotent command; return its reply and how many replicas have acknowledged it, after `within`
+        seconds or as soon as `replicas` of them have.
         """
         return self._decode(op, self._call(None, op, replicas, within))
 
@@ -53,9 +53,9 @@ class RedisReplicaAcks:
                 return self._call_on(used, op, replicas, within, asking)
             except OutcomeUnknown as error:
                 if isinstance(error.__cause__, (TimeoutError, BlockingIOError)):
-                    raise  # a time-out: a new link would time out as well
-                # The server closed the link, perhaps because it was idle: retry on a new one (the command is
-                # idempotent).
+                    raise  # a time-out: on a new link the command would time out again
+                # The server closed the link, perhaps because it was idle. Retry on a new link: the command is
+                # idempotent.
         link = links[place] = self._connect(place)
         return self._call_on(link, op, replicas, within, asking)
 
@@ -68,7 +68,7 @@ class RedisReplicaAcks:
         wait = pack("WAIT", replicas, max(1, round(within * 1000)))
         patience = link.address.timeout + within
         raw, acks = link.call_many([*before, script.pack(key, *args), wait], patience)[-2:]
-        if isinstance(raw, ErrorReply) and raw.code == "NOSCRIPT":  # nothing ran, so this WAIT counts for nothing
+        if isinstance(raw, ErrorReply) and raw.code == "NOSCRIPT":  # the command did not run: resend it
             raw, acks = link.call_many([*before, script.pack(key, *args, whole=True), wait], patience)[-2:]
         return AckedReply(link, raw, acks)
 

@@ -1,4 +1,6 @@
-"""Lua scripts, called by hash. The hash is the version, so old and new processes can share a server."""
+"""Lua scripts, called by the hash of their source. A changed script has another hash, so processes with old and new
+versions of Backstay can use one server.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from backstay.engine.redis.link.protocol import pack
 
 
 class Script:
-    """A script: EVALSHA with its constant head encoded once, and EVAL for a server that does not know the script."""
+    """A Lua script, which encodes its own calls. A call is an EVALSHA; the part that is the same in all calls is
+    encoded once. A server that does not have the script gets its source with EVAL.
+    """
 
     __slots__ = ("_evalsha", "_hash", "_whole", "sha")
 
@@ -28,7 +32,9 @@ class Script:
         return b"*5\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self._evalsha, len(key), key, len(arg), arg)
 
     def call_with_body(self, key: bytes, body: bytes, arg: bytes) -> bytes:
-        """Encode a call for a room with bodies: the keys of record and body, and one argument."""
+        """Encode a call with two keys and one argument. `key` is the key of the record. `body` is the key of the large
+        value that is stored beside the record, such as the outcome of an idempotent call.
+        """
         head = b"*6\r\n%b$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n" % (
             self._evalsha,
             len(key),
@@ -40,7 +46,9 @@ class Script:
         return head + arg + b"\r\n"
 
     def pack(self, *parts: bytes, whole: bool = False) -> bytes:
-        """Encode a call with keys and any arguments; `whole` sends the source instead of the hash."""
+        """Encode a call. `parts` are the keys and then any arguments. With `whole`, the call contains the script's
+        source (EVAL) instead of its hash (EVALSHA).
+        """
         return pack(*(self._whole if whole else self._hash), *parts)
 
 

@@ -1,7 +1,8 @@
-"""Wake a blocked thread without a second thread: the thread's own connection subscribes to its inbox.
+"""Wake a thread that waits for a lock without the help of a second thread: the thread's own connection subscribes to
+the channel on which the thread receives hints.
 
-With RESP3 a connection that sends commands can also receive messages. A thread that waits for a lock reads them itself,
-which saves a thread switch on every lock handover.
+With RESP3, a connection that sends commands can also receive messages. A thread that waits for a lock reads the
+messages itself, which saves a thread switch each time a lock passes to it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class RedisThreadSubscriber:
         self._link: BlockingLink | None = None
         self._thread = threading.get_ident()
         self._set = False
-        #: Watches the eventfd and the socket of the subscribed link.
+        #: Waits for the eventfd, which another thread's `set` writes to, and for the socket of the subscribed link.
         self._poll: select.poll | None = None
-        #: Callbacks by channel: several Backstays may share one engine.
+        #: The callback of each subscribed channel. Several Backstays that share the engine listen on several channels.
         self._on_hint: dict[bytes, Callable[[str | None], None]] = {}
 
     def listen(self, channel: str, on_hint: Callable[[str | None], None]) -> bool:
         """Subscribe this thread's connection to `channel`. Returns True for a new subscription: messages sent before it
-        were missed.
+        were missed. `on_hint` is called with each message, or with None if messages may be lost.
         """
         link = self._link_of_thread()
         if link is not self._link:
@@ -51,16 +52,18 @@ class RedisThreadSubscriber:
         if push[0] == b"message" and (on_hint := self._on_hint.get(push[1])):
             on_hint(push[2].decode(errors="replace"))
 
-    # ── a latch ──
+    # ── the latch ──
 
     def set(self) -> None:
         if threading.get_ident() == self._thread:
-            self._set = True  # set by the waiting thread itself, so it needs no wake-up
+            self._set = True  # called by the thread itself, which therefore is not waiting: no wake-up is needed
         else:
             os.eventfd_write(self._eventfd, 1)
 
     def clear(self) -> None:
-        """Clear the latch. A pending eventfd stays set: it causes one spurious wake-up, never a lost one."""
+        """Clear the latch. If another thread has just called `set`, the eventfd stays readable, and the next `wait`
+        returns once too often. That is harmless; no wake-up is lost.
+        """
         self._set = False
 
     def wait(self, timeout: float | None) -> bool:
@@ -68,7 +71,7 @@ class RedisThreadSubscriber:
         if self._set:
             return True
         link = self._link
-        if link is not None and not link.ready:  # another thread has closed it since the subscription
+        if link is not None and not link.ready:  # another thread has closed the link
             self._drop_subscriptions()
             return True
         poll = self._poll
@@ -85,7 +88,9 @@ class RedisThreadSubscriber:
         return bool(ready)
 
     def _drop_subscriptions(self) -> None:
-        """Make the callbacks recheck at once, because messages may be lost; `listen` subscribes the next connection."""
+        """Forget all subscriptions of a closed link. Call each callback with None: messages may be lost. The next
+        `listen` subscribes on a new link.
+        """
         callbacks = list(self._on_hint.values())
         self._link = self._poll = None
         self._on_hint.clear()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from backstay.engine.sqlite.file_mode import PRIVATE, parse_mode
 from backstay.errors import ConfigError
 
 LONGEST_TIMEOUT = 3600.0
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
-def parse(url: str) -> tuple[str, str, float]:
-    """Return the path, the level of `synchronous`, and the seconds to wait for other writers."""
+def parse(url: str) -> tuple[str, str, float, int]:
+    """Parse a SQLite URL. Returns the path of the file, the value for SQLite's PRAGMA synchronous, for how many seconds
+    the engine waits while another process writes, and the mode of new files.
+    """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     if parts.scheme == "memory":
         if options or parts.netloc or parts.path.strip("/"):
             raise ConfigError(f"{url}: memory:// takes no name and no options")
-        return ":memory:", "full", 5.0
+        return ":memory:", "full", 5.0, PRIVATE
     path = unquote(parts.path[1:])
     if parts.netloc or not path:
         raise ConfigError(
@@ -32,6 +35,9 @@ def parse(url: str) -> tuple[str, str, float]:
         raise ConfigError(f"{url}: timeout is a number of seconds") from None
     if not 0 < timeout <= LONGEST_TIMEOUT:
         raise ConfigError(f"{url}: timeout is above 0 and at most {LONGEST_TIMEOUT:g} seconds")
+    file_mode = parse_mode(options.pop("file_mode", f"{PRIVATE:o}"))
+    if file_mode is None:
+        raise ConfigError(f"{url}: file_mode is octal, and the owner can read and write: 600, 640, 660 or 666")
     if options:
-        raise ConfigError(f"{url}: unknown options {sorted(options)}; known are synchronous and timeout")
-    return path, synchronous, timeout
+        raise ConfigError(f"{url}: unknown options {sorted(options)}; known are synchronous, timeout and file_mode")
+    return path, synchronous, timeout, file_mode

@@ -1,6 +1,7 @@
-"""Track the caller's own transactions on the engine's file, to prevent a deadlock with the engine's writer.
+"""Track the caller's own transactions on the engine's file, to prevent a deadlock with the engine's commit thread.
 
-Inside such a transaction the caller must not wait for the writer, because the writer waits until the caller commits.
+In such a transaction the caller's connection holds SQLite's write lock. The commit thread, which runs all operations of
+the engine, waits until the caller commits. So the caller must not wait for an operation of the engine before that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 from backstay.errors import WouldDeadlock
 
-#: The caller's connection that this task or thread has written with, and the engine whose file it locks.
+#: The connection on which this task or thread writes in a transaction of its own, and the engine that uses the same
+#: file; None if there is no such transaction.
 _current: ContextVar[tuple[sqlite3.Connection, object] | None] = ContextVar("backstay_sqlite_caller", default=None)
 
 
@@ -21,12 +23,12 @@ def enter(db: sqlite3.Connection, engine: object) -> None:
 
 
 def leave() -> None:
-    """Record that the transaction has ended."""
+    """Record that this task's or thread's own transaction has ended."""
     _current.set(None)
 
 
 def check(engine: object, path: str) -> None:
-    """Raise WouldDeadlock if this task or thread is inside such a transaction."""
+    """Raise WouldDeadlock if this task or thread has an open transaction of its own on the engine's file."""
     found = _current.get()
     if found is None or found[1] is not engine:
         return
@@ -43,14 +45,16 @@ def in_transaction(db: sqlite3.Connection) -> bool:
     """Whether the connection has an open transaction that may hold the write lock."""
     try:
         if getattr(db, "autocommit", None) is False:
-            return False  # such a connection always has an open transaction, and hides whether it has written
+            return False  # then sqlite3 always has a transaction open, with or without the lock
         return db.in_transaction
     except sqlite3.ProgrammingError:  # closed
         return False
 
 
 def use_plain_rows(db: sqlite3.Connection) -> tuple[Any, Any]:
-    """Set the default row and text factories on the caller's connection; return the caller's, to be restored."""
+    """Set the default row and text factories on the caller's connection, because the engine's code expects rows as
+    tuples and text as `str`. Returns the caller's factories, to be restored afterwards.
+    """
     before = (db.row_factory, db.text_factory)
     db.row_factory, db.text_factory = None, str
     return before

@@ -1,8 +1,8 @@
 """A SQLite connection that is closed before its process forks.
 
-SQLite keeps a process's file locks in memory. A child that is forked during a transaction inherits that bookkeeping: it
-sees the file as locked forever and believes to hold locks that it does not have. So a fork waits for running
-transactions, no connection crosses it, and both processes reopen the file at the next use.
+SQLite keeps a list of the process's file locks in memory. A child that is forked during a transaction inherits that
+list: the child sees the file as locked forever, and takes the parent's locks for its own. So a fork first waits for
+running transactions and closes the connections; both processes reopen the file at the next use.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from contextlib import contextmanager
 PATIENCE = 5.0
 
 
-class Connection:
-    """A lazily opened connection. `stays`: it holds the only copy of the data (`memory://`), so a fork does not close
-    it.
+class SqliteConnection:
+    """A lazily opened connection. `survives_fork`: a fork does not close it, because it holds the only copy of the data
+    (`memory://`).
     """
 
-    def __init__(self, open_db: Callable[[], sqlite3.Connection], *, stays: bool = False) -> None:
+    def __init__(self, open_db: Callable[[], sqlite3.Connection], *, survives_fork: bool = False) -> None:
         self._open_db = open_db
-        self._stays = stays
+        self._survives_fork = survives_fork
         self._db: sqlite3.Connection | None = None
         #: Held while the connection is in use.
         self._in_use = threading.Lock()
@@ -63,27 +63,29 @@ class Connection:
             db.close()
 
     def before_fork(self) -> bool:
-        """Close the connection and block its use until `give_back`. Returns False if it stays in use for too long."""
+        """Close the connection, and refuse its use until `give_back` is called after the fork. Returns False, and
+        changes nothing, if the connection is still in use after `PATIENCE` seconds.
+        """
         if not self._in_use.acquire(timeout=PATIENCE):
             return False
-        if not self._stays:
+        if not self._survives_fork:
             self.close()
         return True
 
 
-_ALL: weakref.WeakSet[Connection] = weakref.WeakSet()
-#: Per thread, because two threads may fork at once: the connections that this thread's fork has blocked.
+_ALL: weakref.WeakSet[SqliteConnection] = weakref.WeakSet()
+#: `blocked`: the connections that this thread's fork has blocked. Per thread, because two threads may fork at once.
 _forking = threading.local()
 
 
 def _before_fork() -> None:
-    _forking.held = [connection for connection in list(_ALL) if connection.before_fork()]
+    _forking.blocked = [connection for connection in list(_ALL) if connection.before_fork()]
 
 
 def _after_fork() -> None:
-    for connection in _forking.held:
+    for connection in _forking.blocked:
         connection.give_back()
-    _forking.held = []
+    _forking.blocked = []
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,8 +1,8 @@
 """The SQLite engine: one file, any number of processes on one host.
 
 It runs machines in Python, inside one IMMEDIATE transaction per batch of operations. Time is the host's clock, read
-after the write lock is taken. It never runs backwards: the last time is stored with the data, and the monotonic clock
-counts on from there if the host's clock is set back.
+after the write lock is taken. Time never runs backwards: the last time is stored with the data, and if the host's clock
+is set back, time continues from there by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,36 +18,32 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from backstay.engine.base import (
+    READS,
     Apply,
+    ListTagged,
     Micros,
     Op,
     Ping,
     Publish,
     PublishHint,
     Read,
-    Reading,
     Scan,
     StoreOperation,
     Tag,
-    Tagged,
     TakeHint,
     Untag,
     Wake,
     steady,
 )
 from backstay.engine.batching import BatchingEngine
-from backstay.engine.commit_thread import CommitThread
-from backstay.engine.sqlite import caller_transactions
+from backstay.engine.commit_thread import MAX_SECONDS, UNSTARTED, CommitThread
+from backstay.engine.sqlite import caller_transactions, sweep
+from backstay.engine.sqlite.file_mode import PRIVATE
+from backstay.engine.sqlite.records import Records
 from backstay.engine.sqlite.schema import connect
-from backstay.engine.sqlite.writer import FailedAfterWrite, Writer
+from backstay.engine.sqlite.writer import FailedAfterWrite, SqliteWriter
 
 T = TypeVar("T")
-
-READS = (Read, Scan, Tagged, Ping)
-#: Hints are deleted after this time (µs): all processes have polled them by then.
-HINT_LIFE = 60_000_000
-#: One sweep deletes at most this many rows per table, which bounds how long operations wait behind it.
-SWEEP_ROWS = 1000
 
 
 def host_clock() -> Micros:
@@ -73,7 +69,7 @@ def _no_ticks() -> Micros:
 
 
 class SqliteEngine(BatchingEngine):
-    """SQLite in WAL mode behind one writer thread."""
+    """SQLite in WAL mode; one thread of this process runs all operations."""
 
     def __init__(
         self,
@@ -82,6 +78,7 @@ class SqliteEngine(BatchingEngine):
         namespace: str = "backstay",
         synchronous: str = "full",
         timeout: float = 5.0,
+        file_mode: int = PRIVATE,
         clock: Callable[[], Micros] | None = None,
         ticks: Callable[[], Micros] | None = None,
         boot: str | None = None,
@@ -89,24 +86,30 @@ class SqliteEngine(BatchingEngine):
         self.path = path
         self.timeout = timeout
         self.synchronous = synchronous
-        # With a test clock, time advances only through that clock unless `ticks` is given too.
+        #: The mode of new files: of the database and of the files beside it.
+        self.file_mode = file_mode
+        # `ticks` is the monotonic clock. For a test that passes only `clock`, the monotonic clock stands still, so that
+        # time advances only through the test's `clock`.
         self._clock = clock or host_clock
         self._ticks = ticks or (_no_ticks if clock else host_ticks)
         self._boot = boot if boot is not None else host_boot()
-        #: The last engine time that was reported, and when (steady clock): ahead of a host clock that was set back.
+        #: The engine time of the last `correct_clock` call, and the monotonic clock (seconds) at that moment. If the
+        #: host's clock was set back, `now` continues from this engine time by the monotonic clock.
         self._floor: tuple[Micros, float] = (0, 0.0)
-        #: Marks this process's own hints in the table.
+        #: Marks the rows that this process inserts into `backstay_hint`. Its own hub skips them: it has delivered them
+        #: directly.
         self.origin = secrets.token_hex(8)
-        #: Whether other processes can read this database.
+        #: Whether hints are also stored for other processes: no other process can read `:memory:`.
         self.share_hints = path != ":memory:"
         super().__init__(namespace)
 
     def _new_commit_thread(self) -> CommitThread:
-        self._writer = writer = Writer(
+        self._writer = writer = SqliteWriter(
             self.connect,
             self.path,
             work=self._run_ops,
             is_read=_is_read,
+            has_expired=self._has_expired,
             sweep=self._sweep,
             timeout=self.timeout,
         )
@@ -117,7 +120,7 @@ class SqliteEngine(BatchingEngine):
 
     def connect(self) -> sqlite3.Connection:
         """Open a connection to the file and bring its schema up to date."""
-        return connect(self.path, synchronous=self.synchronous, timeout=self.timeout)
+        return connect(self.path, synchronous=self.synchronous, timeout=self.timeout, file_mode=self.file_mode)
 
     def submit(self, op: Op[T]) -> asyncio.Future[T]:
         caller_transactions.check(self, self.path)
@@ -129,7 +132,7 @@ class SqliteEngine(BatchingEngine):
 
     def apply_on(self, db: sqlite3.Connection, op: Op[T]) -> T:
         """Run an operation on the caller's own connection, inside the caller's transaction. It does not commit, and it
-        delivers no wakes within this process. If it fails, its writes are rolled back.
+        sends no hints to waiters of this process. If it fails, its writes are rolled back.
         """
         before = caller_transactions.use_plain_rows(db)
         try:
@@ -139,7 +142,7 @@ class SqliteEngine(BatchingEngine):
                 if isinstance(result, BaseException):
                     raise result
             except BaseException:
-                if db.in_transaction:  # SQLite itself rolls back when the disk is full
+                if db.in_transaction:  # if the disk is full, SQLite has already rolled back
                     db.execute("ROLLBACK TO backstay_on")
                     db.execute("RELEASE backstay_on")
                 raise
@@ -171,21 +174,36 @@ class SqliteEngine(BatchingEngine):
         now = max(self._clock(), last + passed)
         results: list[Any] = []
         wakes: list[Wake] = []
+        records = Records(db, self.namespace)
         before = db.total_changes
+        until = steady() + MAX_SECONDS
         for index, op in enumerate(ops):
+            if index and steady() > until:
+                results += [UNSTARTED] * (len(ops) - index)
+                break
+            kind = type(op)
+            if kind is not Apply and kind is not Read:
+                _set_errors(results, records.write())  # other operations may read or change the table itself
             changes = db.total_changes
             try:
-                results.append(self._handlers[type(op)](self, db, op, now, wakes))
-            except sqlite3.Error:  # an error of the file fails the whole transaction
+                if kind is Apply:
+                    results.append(records.apply(index, cast("Apply", op), now, wakes))
+                elif kind is Read:
+                    results.append(records.read(cast("Read", op), now))
+                else:
+                    results.append(self._handlers[kind](self, db, op, now, wakes))
+            except sqlite3.Error:  # SQLite failed (disk full, damaged file): fail the whole transaction
                 raise
-            except Exception as error:  # an exception is the result of this operation only
+            except Exception as error:  # an exception becomes the result of this operation only
                 if db.total_changes != changes:
                     if len(ops) == 1:
                         raise
                     raise FailedAfterWrite(index, error) from error
                 results.append(error)
-        # The clock is stored only with a change: a batch that only reads (a replay, for example) must not touch the
-        # disk, and has written nothing that a clock set back could contradict.
+        _set_errors(results, records.write())
+        # Store the engine time only if the batch has changed something. It is stored so that no later transaction gets
+        # an earlier time than the records that this one wrote. A batch that only reads has written none, and must not
+        # cost a disk write.
         if (now > last or boot != self._boot) and db.total_changes != before:
             db.execute("UPDATE backstay_clock SET now = ?, steady = ?, boot = ?", (now, ticks, self._boot))
         if not wakes:
@@ -197,45 +215,13 @@ class SqliteEngine(BatchingEngine):
             )
         return results, lambda: self._deliver(wakes)
 
-    def _apply(self, db: sqlite3.Connection, op: Apply, now: Micros, wakes: list[Wake]) -> Any:
-        key = (self.namespace, op.room.name, op.name)
-        state, body = self._load(db, op.room, op.name)
-        transition = op.room.step(state, op.command, now)
-        reply = op.room.complete_reply(op.name, transition, body)
-        if transition.write:
-            if transition.state is None:
-                db.execute("DELETE FROM backstay_state WHERE space = ? AND room = ? AND name = ?", key)
-            else:
-                db.execute(
-                    "INSERT INTO backstay_state (space, room, name, doc, keep_until) VALUES (?, ?, ?, ?, ?)"
-                    " ON CONFLICT DO UPDATE SET doc = excluded.doc, keep_until = excluded.keep_until",
-                    (*key, op.room.encode(transition.state), transition.keep_until),
-                )
-            if transition.body is not None:
-                db.execute(
-                    "UPDATE backstay_state SET body = ? WHERE space = ? AND room = ? AND name = ?",
-                    (transition.body, *key),
-                )
-        wakes += transition.wakes
-        return reply
-
-    def _load(self, db: sqlite3.Connection, room: Any, name: str) -> tuple[Any, bytes | None]:
-        row = db.execute(
-            "SELECT doc, body FROM backstay_state WHERE space = ? AND room = ? AND name = ?",
-            (self.namespace, room.name, name),
-        ).fetchone()
-        return (room.decode_state(name, row[0]), row[1]) if row else (None, None)
-
-    def _read(self, db: sqlite3.Connection, op: Read, now: Micros, _: list[Wake]) -> Reading[Any]:
-        return Reading(now, self._load(db, op.room, op.name)[0])
-
     def _scan(self, db: sqlite3.Connection, op: Scan, now: Micros, _: list[Wake]) -> list[str]:
         rows = db.execute(
             "SELECT name FROM backstay_state WHERE space = ? AND room = ? AND name >= ? AND keep_until >= ?"
             " ORDER BY name",
             (self.namespace, op.room.name, op.prefix, now),
         )
-        # In byte order the names with a prefix are adjacent. SQL's text functions would stop at a NUL.
+        # In byte order the names with a prefix are adjacent. SQLite's text functions would stop at a NUL character.
         return [name for (name,) in itertools.takewhile(lambda row: row[0].startswith(op.prefix), rows)]
 
     def _tag(self, db: sqlite3.Connection, op: Tag, now: Micros, _: list[Wake]) -> None:
@@ -245,7 +231,7 @@ class SqliteEngine(BatchingEngine):
             (self.namespace, op.room.name, op.tag, op.name, now + op.ttl),
         )
 
-    def _tagged(self, db: sqlite3.Connection, op: Tagged, now: Micros, _: list[Wake]) -> list[str]:
+    def _list_tagged(self, db: sqlite3.Connection, op: ListTagged, now: Micros, _: list[Wake]) -> list[str]:
         rows = db.execute(
             "SELECT name FROM backstay_tag WHERE space = ? AND room = ? AND tag = ? AND keep_until > ? ORDER BY name",
             (self.namespace, op.room.name, op.tag, now),
@@ -279,8 +265,8 @@ class SqliteEngine(BatchingEngine):
     def _run_store_operation(
         self, db: sqlite3.Connection, op: StoreOperation[Any], now: Micros, wakes: list[Wake]
     ) -> Any:
-        """Call `work(db, now, wakes)`: the connection inside its transaction, the engine's time, and the list that
-        collects hints.
+        """Run an operation of a store, which is a function: `op.work(db, now, wakes)`. It gets the connection inside
+        its transaction, the engine's time, and a list to which it appends the hints to send after the commit.
         """
         return op.work(db, now, wakes)
 
@@ -288,11 +274,9 @@ class SqliteEngine(BatchingEngine):
         return now
 
     _handlers: ClassVar[dict[type, Callable[..., Any]]] = {
-        Apply: _apply,
-        Read: _read,
         Scan: _scan,
         Tag: _tag,
-        Tagged: _tagged,
+        ListTagged: _list_tagged,
         Untag: _untag,
         Publish: _publish,
         PublishHint: _publish_hint,
@@ -301,24 +285,23 @@ class SqliteEngine(BatchingEngine):
         StoreOperation: _run_store_operation,
     }
 
-    def _sweep(self, db: sqlite3.Connection) -> None:
-        """Delete expired rows. It changes no reply: a missing row means the same as an expired one."""
-        now = self._clock()
-        for table, key in (
-            ("backstay_state", "space, room, name"),
-            ("backstay_tag", "space, room, tag, name"),
-            ("backstay_hint_counter", "hint"),
-        ):
-            db.execute(
-                f"DELETE FROM {table} WHERE ({key}) IN"  # noqa: S608 - names from the line above
-                f" (SELECT {key} FROM {table} WHERE keep_until < ? LIMIT ?)",
-                (now, SWEEP_ROWS),
-            )
-        db.execute("DELETE FROM backstay_hint WHERE at < ?", (now - HINT_LIFE,))
+    def _has_expired(self, db: sqlite3.Connection) -> bool:
+        return sweep.has_expired(db, self._clock())
+
+    def _sweep(self, db: sqlite3.Connection) -> bool:
+        """Delete expired rows, up to a number. Returns whether there may be more. It changes no reply: a missing row
+        means the same as an expired one.
+        """
+        return sweep.sweep(db, self._clock())
 
 
 def _is_read(op: Op[Any]) -> bool:
     return isinstance(op, READS) or (isinstance(op, StoreOperation) and op.reads)
+
+
+def _set_errors(results: list[Any], errors: dict[int, Exception]) -> None:
+    for index, error in errors.items():
+        results[index] = error
 
 
 def _do_nothing() -> None:

@@ -5,14 +5,16 @@ Tables are prefixed `backstay_`, and one of them holds the version, so Backstay 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
 
 from backstay.engine import migrations
+from backstay.engine.sqlite.file_mode import PRIVATE, create_database
 from backstay.errors import ConfigError, EngineUnavailable
 
-#: Seconds between attempts to open a busy database.
+#: Seconds between two attempts to open a busy database.
 PAUSE = 0.005
 #: Page cache in KiB: jobs of many kinds touch more pages than SQLite's default of 2 MiB holds.
 CACHE = 8192
@@ -20,14 +22,21 @@ CACHE = 8192
 OLDEST = (3, 35)
 
 
-def connect(path: str, *, synchronous: str, timeout: float) -> sqlite3.Connection:
-    """Open a connection and bring the schema up to date. It uses autocommit, WAL and no busy handler, because SQLite's
-    own starves other processes. Processes that open a new file at the same time create the schema only once.
+def connect(path: str, *, synchronous: str, timeout: float, file_mode: int = PRIVATE) -> sqlite3.Connection:
+    """Open a connection and bring the schema up to date. A new file gets the mode `file_mode`. The connection uses
+    autocommit and WAL, but not SQLite's busy handler, which starves other processes. Processes that open a new file at
+    the same time create the schema only once.
     """
     if sqlite3.sqlite_version_info < OLDEST:
         raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: Python must come with 3.35 or newer")
-    if path != ":memory:" and not Path(path).absolute().parent.is_dir():
-        raise ConfigError(f"cannot create {path}: its folder does not exist")
+    if path != ":memory:":
+        try:
+            has_folder = Path(path).parent.is_dir()
+        except PermissionError as error:
+            raise EngineUnavailable(f"{path}: permission denied for user {os.geteuid()}") from error
+        if not has_folder:
+            raise ConfigError(f"cannot create {path}: its folder does not exist")
+        create_database(path, file_mode)
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -71,7 +80,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _upgrade(db: sqlite3.Connection, path: str) -> None:
     db.execute("CREATE TABLE IF NOT EXISTS backstay_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
-    for text in migrations.missing("sqlite", _version(db), path):
+    for text in migrations.list_missing("sqlite", _version(db), path):
         for statement in text.split(";"):
             if statement.strip():
                 db.execute(statement)
@@ -83,7 +92,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def translate(error: sqlite3.Error, path: str) -> Exception:
-    """Convert a SQLite error into a Backstay error that names the way out."""
+    """Return the Backstay error for a SQLite error. Its message says what is wrong with the file or the disk."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
         return ConfigError(f"{path} is not a SQLite database")

@@ -1,13 +1,17 @@
--- Purpose: load the gate's record and apply the passage of time, for every gate script. Mirrors machine.py.
--- Expects not_after, now, stored, reply() and asking (the ticket that sent this command, or ''). Leaves the record in
--- `gate`: ended leases and tickets are removed, free capacity is offered. Empty lists at the end of the record are not
--- stored, so an idle gate is an array of four numbers.
+-- Purpose: load the gate's record and apply the passage of time. Every gate script includes this file, which implements
+--   the same rules as machine.py.
+-- Expects the locals not_after, now, stored, reply(), write_record() and sender (the ticket if the command is an
+--   Acquire, else '').
+-- Defines `gate`, the decoded record: ended leases and expired tickets are removed, and free capacity has been offered
+--   to waiters. Empty lists at the end of a record are not stored: the record of an idle gate is an array of four
+--   numbers.
 
 local LIFE, OFFER, RECHECK, SLACK, DAY = 30000000, 2000000, 10000000, 1000, 86400000000
 local LAPSE, LAPSED, STAGGER = '2001', -1, 10000
+local GRACE, LONGEST_JUMP = 15000000, 3600000000
 local VERSION, CAPACITY, LAST, SEEN, HOLDERS, QUEUE, GONE = 1, 2, 3, 4, 5, 6, 7
 local TICKET, LOCK_ID, EXCLUSIVE = 1, 2, 3
-local FENCE, SINCE, UNTIL, HOLDER_WHO = 4, 5, 6, 7
+local FENCE, SINCE, UNTIL, HOLDER_WHO, TTL_NUMBER = 4, 5, 6, 7, 8
 local INBOX, ENTERED, ALIVE, OFFERED, WAITER_WHO = 4, 5, 6, 7, 8
 
 local gate
@@ -25,8 +29,8 @@ end
 if now > not_after then return reply('expired', now) end
 gate[HOLDERS], gate[QUEUE], gate[GONE] = gate[HOLDERS] or {}, gate[QUEUE] or {}, gate[GONE] or {}
 
--- Count the held and offered places, and tell whether one of them is exclusive.
-local function taken()
+-- Return the number of held and offered places, and whether one of them is exclusive.
+local function count_taken()
   local count, exclusive = #gate[HOLDERS], false
   for _, h in ipairs(gate[HOLDERS]) do exclusive = exclusive or h[EXCLUSIVE] end
   for _, w in ipairs(gate[QUEUE]) do
@@ -40,27 +44,29 @@ local function fits(count, taken_exclusively, wants_exclusive)
   return not taken_exclusively and (gate[CAPACITY] == 0 or count < gate[CAPACITY])
 end
 
--- Offer free capacity in FIFO order; stop at the first waiter that does not fit. `asking` gets the reply, not a hint.
+-- Offer free capacity to the waiters in FIFO order, and stop at the first waiter that does not fit. Each waiter with a
+-- new offer gets a hint, except the ticket `sender`: its client learns of the offer from this script's reply.
 local function offer()
   if #gate[QUEUE] == 0 then return end
-  local count, exclusive = taken()
+  local count, exclusive = count_taken()
   local offered = false
   for _, w in ipairs(gate[QUEUE]) do
     if w[OFFERED] == 0 then
       if not fits(count, exclusive, w[EXCLUSIVE]) then
-        -- The client with the offer may have crashed: this waiter rechecks when the offer lapses.
+        -- A client that just got an offer may have crashed. So the first waiter without an offer gets a hint to recheck
+        -- after LAPSE ms, when that offer has lapsed.
         if offered then redis.call('PUBLISH', w[INBOX], w[TICKET] .. ' ' .. LAPSE) end
         return
       end
       offered = true
       w[OFFERED] = now + OFFER
-      if w[TICKET] ~= asking then redis.call('PUBLISH', w[INBOX], w[TICKET]) end
+      if w[TICKET] ~= sender then redis.call('PUBLISH', w[INBOX], w[TICKET]) end
       count, exclusive = count + 1, exclusive or w[EXCLUSIVE]
     end
   end
 end
 
-local function keep(list, alive)
+local function filter(list, alive)
   local kept = {}
   for _, item in ipairs(list) do
     if alive(item) then kept[#kept + 1] = item end
@@ -68,38 +74,51 @@ local function keep(list, alive)
   return kept
 end
 
--- Remove what has ended at `now`, mark lapsed offers, refresh the asking ticket, and offer the freed capacity.
+-- Apply the passage of time: remove leases, tickets and tombstones that have ended, and mark lapsed offers. Then
+-- extend the life of the ticket `sender`, whose client has just sent an Acquire, and offer the free capacity.
 if #gate[HOLDERS] > 0 then
-  gate[HOLDERS] = keep(gate[HOLDERS], function(h) return h[UNTIL] > now end)
+  gate[HOLDERS] = filter(gate[HOLDERS], function(h) return h[UNTIL] > now end)
 end
 if #gate[QUEUE] > 0 then
-  gate[QUEUE] = keep(gate[QUEUE], function(w) return math.max(w[ALIVE], w[OFFERED]) > now end)
+  gate[QUEUE] = filter(gate[QUEUE], function(w)
+    local ends = math.max(w[ALIVE], w[OFFERED])
+    if ends <= now then
+      if w[OFFERED] == LAPSED or now - ends >= LONGEST_JUMP then return false end
+      -- The ticket has just expired, perhaps only because the clock jumped: it keeps its position if its client
+      -- sends an Acquire within GRACE.
+      w[ALIVE], w[OFFERED] = now + GRACE, LAPSED
+      if w[TICKET] ~= sender then redis.call('PUBLISH', w[INBOX], w[TICKET]) end
+    end
+    return true
+  end)
   for _, w in ipairs(gate[QUEUE]) do
     if w[OFFERED] > 0 and w[OFFERED] <= now then w[OFFERED] = LAPSED end
-    if w[TICKET] == asking then
+    if w[TICKET] == sender then
       w[ALIVE], w[OFFERED] = now + LIFE, math.max(w[OFFERED], 0)
     end
   end
 end
 if #gate[GONE] > 0 then
-  gate[GONE] = keep(gate[GONE], function(g) return g[2] > now end)
+  gate[GONE] = filter(gate[GONE], function(g) return g[2] > now end)
 end
 offer()
 
--- Add a tombstone: a delayed copy of this ticket's Acquire must not bring the ticket back.
-local function bury(ticket, gone_until)
+-- Add a tombstone for a removed ticket. Until `gone_until` (engine time in µs) the gate refuses an Acquire with this
+-- ticket: a copy that was delayed on the network must not bring the ticket back.
+local function add_tombstone(ticket, gone_until)
   if gone_until <= now then return end
-  gate[GONE] = keep(gate[GONE], function(g) return g[1] ~= ticket end)
+  gate[GONE] = filter(gate[GONE], function(g) return g[1] ~= ticket end)
   gate[GONE][#gate[GONE] + 1] = { ticket, gone_until }
 end
 
--- Return the first holder as a list of zero or one.
+-- Return a list with the first holder, or an empty list.
 local function first_holder()
   return { gate[HOLDERS][1] }
 end
 
--- Offer what the command freed, write the record, and return the reply.
-local function done(...)
+-- End the script: offer the capacity that the command freed, write the record, and return the reply, or the server's
+-- refusal to write.
+local function finish(...)
   offer()
   local last = math.max(gate[SEEN], gate[LAST])
   for _, h in ipairs(gate[HOLDERS]) do last = math.max(last, h[UNTIL]) end
@@ -110,6 +129,5 @@ local function done(...)
     if #gate[i] > 0 then break end
     gate[i] = nil
   end
-  redis.call('SET', KEYS[1], cmsgpack.pack(gate), 'PX', life)
-  return reply(...)
+  return write_record(cmsgpack.pack(gate), life) or reply(...)
 end

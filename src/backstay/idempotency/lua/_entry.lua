@@ -1,5 +1,8 @@
--- Purpose: load a key's record and apply the passage of time, for every idempotency script. Mirrors machine.py.
--- Expects not_after, now, stored and reply(). Leaves the record in `entry`, without what has ended.
+-- Purpose: load the record of an idempotency key and apply the passage of time. Every idempotency script includes this
+--   file. It implements the same rules as machine.py.
+-- Expects the locals not_after, now, stored, reply() and write_record().
+-- Defines `entry`, the decoded record, without what has expired: a call or an outcome that has ended, waiters that no
+--   longer ask, and tombstones. A tombstone is an abandoned ticket, whose delayed commands are refused for some time.
 
 local LIFE, RECHECK, SLACK, DAY, MAX_WAITERS = 30000000, 10000000, 1000, 86400000000, 1000
 local LAPSE, STAGGER = '2001', 10000
@@ -21,7 +24,7 @@ else
 end
 if now > not_after then return reply('expired', now) end
 
-local function keep(list, alive)
+local function filter(list, alive)
   if #list == 0 then return list end
   local kept = {}
   for _, item in ipairs(list) do
@@ -30,38 +33,37 @@ local function keep(list, alive)
   return kept
 end
 
--- Return when the key becomes idle without a further command: a running call stays for a day after its lease.
+-- Return the time (µs) at which the key becomes idle if no further command arrives. For a stored outcome, this is its
+-- expiry. For a running call, it is a day after the end of its lease, because the call may still send its outcome.
 local function ends()
   return entry[PHASE] == 'running' and entry[UNTIL] + DAY or entry[UNTIL]
 end
 
-local function idle()
+local function reset_to_idle()
   entry[PHASE], entry[TICKET], entry[BY], entry[PRINT] = 'idle', '', '', ''
   entry[FENCE], entry[SINCE], entry[UNTIL] = 0, 0, 0
 end
 
--- Remove what has ended at `now`. The next write also drops an expired outcome, which would be replayed otherwise.
+-- Reset the key to idle if its call or outcome has ended, and remove expired waiters and tombstones. `ended`: whether a
+-- stored outcome has expired. If so, finish() deletes the outcome, which is stored under KEYS[2]. Otherwise the fast
+-- path of begin.lua, which reads only KEYS[2], could still return it.
 local ended = false
 if entry[PHASE] ~= 'idle' and now >= ends() then
   ended = entry[PHASE] ~= 'running'
-  idle()
+  reset_to_idle()
 end
-entry[WAITERS] = keep(entry[WAITERS], function(w) return w[ALIVE] > now end)
-entry[GONE] = keep(entry[GONE], function(g) return g[2] > now end)
+entry[WAITERS] = filter(entry[WAITERS], function(w) return w[ALIVE] > now end)
+entry[GONE] = filter(entry[GONE], function(g) return g[2] > now end)
 
--- Wake the first waiter, because the key is free, and let the second recheck later, in case the first has crashed.
-local function wake_heirs()
+-- Wake the first waiter, because the key is free. The second waiter gets a hint to send its command again after LAPSE ms,
+-- in case the first waiter has crashed.
+local function wake_next()
   local first, second = entry[WAITERS][1], entry[WAITERS][2]
   if first then redis.call('PUBLISH', first[INBOX], first[1]) end
   if second then redis.call('PUBLISH', second[INBOX], second[1] .. ' ' .. LAPSE) end
 end
 
--- Delete the stored outcome. SET with a TTL instead of DEL, so that the ACL of the Redis user need not include DEL.
-local function drop()
-  redis.call('SET', KEYS[2], '', 'PX', '1')
-end
-
--- Return the TTL of the record in ms.
+-- Return the TTL of the record in ms: until a day after the last time that the record contains.
 local function life()
   local last = math.max(entry[SEEN], entry[LAST])
   if entry[PHASE] ~= 'idle' then last = math.max(last, ends()) end
@@ -70,9 +72,8 @@ local function life()
   return math.ceil((last + DAY - now) / 1000)
 end
 
--- Write the record and return the reply.
-local function done(...)
-  if ended then drop() end
-  redis.call('SET', KEYS[1], cmsgpack.pack(entry), 'PX', string.format('%.0f', life()))
-  return reply(...)
+-- End the script: delete an expired outcome, write the record, and return the reply, or the server's refusal to write.
+local function finish(...)
+  if ended then redis.call('DEL', KEYS[2]) end
+  return write_record(cmsgpack.pack(entry), string.format('%.0f', life())) or reply(...)
 end

@@ -7,10 +7,13 @@ do not escape it either.
 
 from __future__ import annotations
 
-#: Long, because n8n's stock nodes cannot renew. A crashed holder blocks the lock this long.
+#: The default TTL of a lock: one day, because n8n's stock nodes cannot renew a lock. A crashed holder blocks the lock
+#: for this long.
 TTL_SECONDS = 86_400
 MAX_WAIT_SECONDS = 86_400
-#: Ten years, as in the rest of Backstay. Redis rejects a much longer TTL, and only after it has counted the hit.
+#: The most seconds of a lock's TTL, a limit's window and similar options: ten years, as in the rest of Backstay. The
+#: window is also the TTL of a limit's counter. Redis itself rejects a much larger TTL, but only after it has
+#: counted the hit.
 LONGEST_SECONDS = 315_360_000
 LARGEST_LIMIT = 1_000_000_000
 #: Seconds between the polls of a waiter.
@@ -22,6 +25,8 @@ LIMIT_PREFIX = "n8n-ratelimit-"
 
 #: The fields of the holder's identity, in order.
 IDENTITY = ("lock_id", "workflow_id", "workflow_name", "execution_id", "locked_at")
+#: A further field, which n8n's nodes ignore: the tag of the owner to whom a server granted the lock over HTTP.
+OWNER = "owner"
 
 
 def lock_key(scope: str) -> str:
@@ -37,14 +42,12 @@ def limit_key(scope: str, bucket: int) -> str:
 
 
 def limit_bucket(now_ms: int, window_seconds: int) -> int:
-    """Return the number of the window that contains a time."""
+    """Return the number of the time window that contains `now_ms`, counting windows from the epoch."""
     return now_ms // (window_seconds * 1000)
 
 
 def hash_tag(scope: str) -> str:
-    """Return the Redis Cluster hash tag of a scope. Empty: each key is hashed as a whole, so the keys of the scope may
-    be in different slots.
-    """
+    """Return the Redis Cluster hash tag of a scope. Empty if it has none: then its keys may be in different slots."""
     _, opened, rest = scope.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if opened and closed else ""

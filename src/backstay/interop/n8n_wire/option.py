@@ -22,14 +22,16 @@ def is_n8n(engine: Engine, wire: str) -> bool:
 
 
 def require_scope(value: str, what: str) -> str:
-    """Validate the scope of a lock or limit. A blank one is rejected, because n8n's primitives reject it too."""
+    """Validate the scope of a lock or limit. A blank scope is rejected, because n8n's primitives reject it, too."""
     if not validation.check_name(value, what).strip():
         raise ConfigError(f"{what} {value!r} is blank, which n8n's primitives reject: name the protected resource")
     return value
 
 
 def is_n8n_lock(engine: Engine, wire: str, scope: str) -> bool:
-    """Do the same as `is_n8n` for a lock, whose two keys must be in one slot of a Redis Cluster."""
+    """Like `is_n8n`, for a lock. Raises ConfigError on a Redis Cluster if the scope has no hash tag, because the two
+    keys of a lock must be in one slot.
+    """
     if not is_n8n(engine, wire):
         return False
     if engine.is_clustered and not keys.hash_tag(scope):

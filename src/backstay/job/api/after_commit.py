@@ -1,4 +1,4 @@
-"""Announcements that wait for the caller's commit: sent once after it, and discarded on a rollback."""
+"""Announcements of jobs enqueued in the caller's transaction: sent after its commit, discarded on a rollback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from backstay.runtime.services import Service
 
 
 class PendingAnnouncements:
-    """The types of jobs enqueued in a transaction, in order. A savepoint is a position in that list."""
+    """The announcements to send when a transaction commits: a list with the type of each job that was enqueued in it,
+    in order. The length of the list when a savepoint begins is the savepoint's mark; a rollback truncates the list to
+    it.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -30,7 +33,7 @@ class PendingAnnouncements:
         self._types += other._types
 
     def truncate(self, mark: int) -> None:
-        """Discard everything after `mark`: it was rolled back."""
+        """Keep only the first `mark` announcements. The jobs of the later ones were rolled back."""
         del self._types[mark:]
 
     def send(self) -> None:
@@ -47,14 +50,17 @@ class SessionAnnouncements(PendingAnnouncements):
 
     def __init__(self, core: Core, session: Any) -> None:
         super().__init__(core)
-        #: By savepoint: how many announcements were pending when it began. A rollback to it discards the later ones.
+        #: For each savepoint: how many announcements were pending when it began. A rollback to the savepoint discards
+        #: the announcements after that position.
         self._marks: dict[Any, int] = {}
         event = sys.modules["sqlalchemy"].event  # already imported, since the caller has a session
-        event.listen(session, "after_commit", self._committed)
-        event.listen(session, "after_soft_rollback", self._rolled_back)
+        event.listen(session, "after_commit", self._on_commit)
+        event.listen(session, "after_soft_rollback", self._on_rollback)
 
     def add_in_session(self, session: Any, types: list[str]) -> None:
-        """Add announcements of job types, and first record the position of savepoints begun since the last call."""
+        """Add an announcement for each job; `types` has the type of each. Before that, record for each savepoint that
+        began since the last call how many announcements are pending: a rollback to the savepoint keeps only these.
+        """
         savepoint = session.get_nested_transaction()
         while savepoint is not None:
             if savepoint.nested:
@@ -62,12 +68,12 @@ class SessionAnnouncements(PendingAnnouncements):
             savepoint = savepoint.parent
         self.add(types)
 
-    def _committed(self, session: Any) -> None:
-        if session.get_nested_transaction() is None:  # else a savepoint was released
+    def _on_commit(self, session: Any) -> None:
+        if session.get_nested_transaction() is None:  # otherwise only a savepoint was released
             self._marks.clear()
             self.send()
 
-    def _rolled_back(self, session: Any, transaction: Any) -> None:
+    def _on_rollback(self, session: Any, transaction: Any) -> None:
         if transaction.nested:
             if transaction in self._marks:
                 self.truncate(self._marks[transaction])
@@ -86,7 +92,7 @@ BLOCK_ANNOUNCEMENTS: Service[dict[int, list[PendingAnnouncements]]] = Service(
 
 
 def find_session_announcements(core: Core, session: Any) -> SessionAnnouncements:
-    """Return the pending announcements of a session, created on first use."""
+    """Return the pending announcements of a SQLAlchemy session. The first call for a session creates them."""
     known = core.services.get(SESSION_ANNOUNCEMENTS)
     pending = known.get(session)
     if pending is None:

@@ -1,7 +1,7 @@
 """The announcer: publishes how many jobs of which type became pending. These are hints: workers also poll.
 
-Announcements of one event loop turn are merged into one message per type; while one is being sent, the next ones are
-merged, and a stream of them is rate-limited. Enqueueing never waits for an announcement.
+Announcements made in one turn of the event loop, or while earlier messages are being sent, are merged into one message
+per job type. Consecutive messages are at least GAP seconds apart. Enqueueing never waits for an announcement.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from backstay.runtime.flows import run
 from backstay.runtime.port import AsyncPort
 from backstay.runtime.services import Service
 
-#: Seconds that closing waits for the last announcement.
+#: Seconds that a closing Backstay waits until its last announcements are sent.
 FLUSH_WAIT = 2.0
-#: Shortest interval between announcements, in seconds: busy workers need no more. The first one never waits.
+#: The pause (seconds) before the next message, if announcements were added while the last one was being sent. More
+#: messages would not help: busy workers claim anyway, whenever one of their jobs finishes. If nothing is being sent, an
+#: announcement is sent at once.
 GAP = 0.002
-#: A scheduled job that is due within this time (µs, times the number of shards) is announced too. It is slightly more
-#: than `producer.POLL`; each of several shards is polled correspondingly less often.
-SOON = 3_000_000
+#: A scheduled job that becomes due within this many µs, times the number of shards, is announced when it is enqueued.
+#: Otherwise an idle worker, which polls at intervals (`producer.POLL`, longer with more shards), might find it too
+#: late.
+ANNOUNCED_WITHIN = 3_000_000
 #: Seconds after which the idle announcer thread of a blocking Backstay ends.
 IDLE = 5.0
 
@@ -41,12 +44,14 @@ class Announcer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._counts: Counter[str] = Counter()
-        #: When (steady) announcements last went inline with their jobs.
+        #: When (monotonic clock) an enqueue last announced its jobs itself.
         self._last_inline = 0.0
 
     def announces_inline(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether the enqueue itself announces the jobs that start at once: the store supports it, hints travel through
-        its engine, and it is cheaper. The other jobs are announced afterwards, as usual.
+        """Whether the request that enqueues these jobs also announces them (inline), which saves a message. This
+        requires that the store supports it (`announces`), that hints travel through the store's engine, and that the
+        last inline announcement was at least `announcement_gap` seconds ago. Scheduled and blocked jobs are always
+        announced separately.
         """
         core, store = self._core, self._core.services.get(JOB_STORE)
         if not store.announces or core.hub_port is not core.port:
@@ -63,12 +68,12 @@ class Announcer:
         return True
 
     def record_inline(self) -> None:
-        """Record that an enqueue has announced its jobs itself."""
+        """Emit the telemetry event of an inline announcement, one that the enqueueing request made itself."""
         self._core.telemetry.emit("hub.published", channel=SCHEDULED)
 
     def announce(self, ready: Mapping[str, int]) -> None:
-        """Announce jobs that became pending, by type, without waiting. Call it on the event loop, or on any thread of a
-        blocking Backstay.
+        """Announce jobs that became pending (their number by type) without waiting until the message is sent. The async
+        API calls this on the event loop, the blocking API on any thread.
         """
         raise NotImplementedError
 
@@ -76,9 +81,13 @@ class Announcer:
         """Wait until all announcements are sent, at most FLUSH_WAIT seconds."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Send no more announcements; the announcer's task or thread ends. Safe to call twice."""
+        raise NotImplementedError
+
     async def _send(self, counts: Mapping[str, int]) -> None:
         for type_, count in counts.items():
-            with suppress(BackstayError):  # polling finds them
+            with suppress(BackstayError):  # an announcement may be lost: workers also find the jobs by polling
                 await publishing.publish_scheduled(self._core, type_, count)
 
 
@@ -109,34 +118,50 @@ class LoopAnnouncer(Announcer):
         if self._task is not None:
             await asyncio.wait([self._task], timeout=FLUSH_WAIT)
 
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
 
 class ThreadAnnouncer(Announcer):
     """The announcer of the blocking API: a thread that ends after IDLE seconds without work."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        self._lock = threading.Condition()
+        #: Callers take this lock itself, never the condition: a signal handler that raises in the Python code of
+        #: `Condition.__exit__` would leave the lock locked for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._busy = False
+        self._closed = False
 
     def announce(self, ready: Mapping[str, int]) -> None:
         if not ready:
             return
         with self._lock:
+            if self._closed:
+                return
             self._counts.update(ready)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="backstay-announcer", daemon=True)
-                self._thread.start()
-            self._lock.notify_all()
+                try:
+                    self._thread.start()
+                except BaseException:  # no thread, or an interrupt: if the thread did start, `_run` ends it
+                    self._thread = None
+                    raise
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._lock:
+                if self._thread is not threading.current_thread():
+                    return
                 self._busy = False
-                self._lock.notify_all()
-                if not self._counts:
-                    self._lock.wait(IDLE)
-                if not self._counts:
+                self._changed.notify_all()
+                if not self._counts and not self._closed:
+                    self._changed.wait(IDLE)
+                if not self._counts or self._closed:
                     self._thread = None
                     return
                 counts, self._counts = self._counts, Counter()
@@ -147,17 +172,25 @@ class ThreadAnnouncer(Announcer):
 
     async def flush(self) -> None:
         with self._lock:
-            self._lock.wait_for(lambda: not self._counts and not self._busy, FLUSH_WAIT)
+            self._changed.wait_for(lambda: not self._counts and not self._busy, FLUSH_WAIT)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(FLUSH_WAIT)
 
 
 def should_announce(core: Core, job: NewJob, done: Enqueued) -> bool:
-    """Whether to announce an enqueued job: it is pending, or becomes due before an idle worker's next poll. Every poll
-    returns when the next job is due, so later ones need no announcement.
+    """Whether to announce a job that was just enqueued: it is pending, or becomes due before an idle worker's next
+    poll. A job due after that poll needs no announcement: the poll's reply contains when the next job is due.
     """
     if done.deduplicated:
         return False
     if done.state == "scheduled":
-        soon = SOON * core.services.get(JOB_STORE).shards
+        soon = ANNOUNCED_WITHIN * core.services.get(JOB_STORE).shards
         return job.delay < soon if job.delay else job.due < core.engine.now() + soon
     return done.state == "pending"
 
@@ -166,4 +199,9 @@ def _make_announcer(core: Core) -> Announcer:
     return LoopAnnouncer(core) if isinstance(core.port, AsyncPort) else ThreadAnnouncer(core)
 
 
-ANNOUNCER: Service[Announcer] = Service("job announcer", _make_announcer, flush=lambda announcer: announcer.flush())
+ANNOUNCER: Service[Announcer] = Service(
+    "job announcer",
+    _make_announcer,
+    flush=lambda announcer: announcer.flush(),
+    close=lambda announcer: announcer.close(),
+)

@@ -2,7 +2,7 @@
 transaction commits, and not at all when it rolls back.
 
 The connection's kind is detected by its type. SQLAlchemy's and Django's connections wrap one of sqlite3 or psycopg; the
-store's statements run on that driver connection, between the caller's own. Nothing here commits.
+store's statements run on that driver connection, between the caller's own statements. Nothing here commits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from backstay.runtime.services import Service
 
 
 class TransactionControl:
-    """Begins and ends the transaction of a connection. `outermost`: it ends the transaction, not only a savepoint."""
+    """Runs a `stay.transaction` block on the caller's connection: `begin` starts a transaction or, if one is open, sets
+    a savepoint; `end` commits, or rolls back after an error. `outermost`: True if `begin` has started a transaction,
+    False if it has set a savepoint.
+    """
 
     outermost = True
 
@@ -33,7 +36,7 @@ class TransactionControl:
 class CallerStore(Protocol):
     """The job store on the caller's connection, inside the caller's transaction. It never commits."""
 
-    #: The package of the driver connections that it accepts.
+    #: The package of the driver whose connections it accepts: "sqlite3" or "psycopg".
     package: str
 
     async def enqueue(self, driver: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -41,20 +44,27 @@ class CallerStore(Protocol):
         ...
 
     async def announce(self, driver: Any, types: list[str]) -> bool:
-        """Add the announcement to the transaction, so that its commit publishes it. False: the store cannot."""
+        """Announce jobs of these types inside the transaction, so that the database sends the announcement with the
+        commit. Returns False if this store cannot do so. Then the caller must send it after the commit.
+        """
         ...
 
     def control(self, driver: Any) -> TransactionControl | None:
-        """Return how `stay.transaction` begins and ends on this connection; None: with the driver's own blocks."""
+        """Return the TransactionControl for a sqlite3 connection; None for a psycopg connection, for which the caller
+        uses `PsycopgControl`.
+        """
         ...
 
 
-#: The job store for callers' connections. `assembly/` provides it; None: the engine has no SQL transactions.
+#: The job store for callers' connections. `assembly/` provides it; it is None if the engine has no SQL
+#: transactions.
 CALLER_STORE: Service[CallerStore | None] = Service("store on the caller's connection", lambda _: None)
 
 
 class CallerConnection:
-    """The caller's connection, and the driver connection below it."""
+    """The connection that the caller passed: a sqlite3 or psycopg connection, or a SQLAlchemy or Django object that
+    wraps one.
+    """
 
     def __init__(self, core: Core, given: Any) -> None:
         self.core = core
@@ -62,18 +72,20 @@ class CallerConnection:
         packages = {kind.__module__.partition(".")[0] for kind in type(given).__mro__}
         self.is_sqlalchemy = "sqlalchemy" in packages
         self.is_django = hasattr(given, "vendor") and hasattr(given, "ops")
-        #: SQLAlchemy's sync session, also the one inside an async session; None for other connections.
+        #: The SQLAlchemy session that the caller passed, or the sync session inside its async session; else None.
         self.session: Any = getattr(given, "sync_session", given) if hasattr(given, "get_bind") else None
 
     async def driver(self) -> Any:
-        """Return the sqlite3 or psycopg connection, in a transaction that its owner ends."""
+        """Return the sqlite3 or psycopg connection that the caller's connection is or wraps. Opens SQLAlchemy's
+        transaction if none is open; raises ConfigError if a Django connection has no open transaction.
+        """
         given = self.given
         if self.is_sqlalchemy:
             return await self._sqlalchemy_driver()
         if self.is_django:
             given.ensure_connection()
             if given.get_autocommit() and not given.in_atomic_block:
-                raise refuse_autocommit("open a transaction first: with transaction.atomic()")
+                raise autocommit_error("open a transaction first: with transaction.atomic()")
             return given.connection
         return given
 
@@ -86,10 +98,12 @@ class CallerConnection:
         return connection.connection.driver_connection
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store all jobs or none. Raises ConfigError for a connection that the store cannot use."""
+        """Store all jobs or none in the caller's transaction. Raises ConfigError for a connection that the store cannot
+        use.
+        """
         store = self.core.services.get(CALLER_STORE)
         if store is None:
-            raise refuse_connection("connection=")
+            raise unsupported_connection_error("connection=")
         driver = await self.driver()
         if store.package not in {base.__module__.partition(".")[0] for base in type(driver).__mro__}:
             raise ConfigError(
@@ -104,7 +118,10 @@ class CallerConnection:
     async def _announce(
         self, store: CallerStore, driver: Any, jobs: Sequence[NewJob], done: Sequence[Enqueued]
     ) -> None:
-        """Announce the jobs after the commit if the commit can be observed; otherwise workers find them by polling."""
+        """Announce the jobs with or after the commit. That is possible if the store announces inside the transaction,
+        in a `stay.transaction` block, in a SQLAlchemy session and with Django. On any other connection Backstay
+        is not notified of the commit, so workers find the jobs by polling.
+        """
         types = [job.type for job, one in zip(jobs, done, strict=True) if should_announce(self.core, job, one)]
         if not types:
             return
@@ -121,11 +138,11 @@ class CallerConnection:
             import_module("django.db.transaction").on_commit(after.send, using=self.given.alias)
 
 
-def refuse_connection(what: str) -> ConfigError:
+def unsupported_connection_error(what: str) -> ConfigError:
     """Return the error for a Backstay whose store cannot take part in a SQL transaction."""
     return ConfigError(f"{what} needs jobs in SQLite or PostgreSQL; Redis cannot take part in your transaction")
 
 
-def refuse_autocommit(way_out: str) -> ConfigError:
+def autocommit_error(way_out: str) -> ConfigError:
     """Return the error for a connection in autocommit mode without an open transaction."""
     return ConfigError(f"this connection is in autocommit mode; {way_out}")

@@ -20,7 +20,8 @@ from backstay.errors import BadArgument, BadResult, ConfigError, PayloadTooLarge
 from backstay.job.api.retry import Outcome
 from backstay.runtime.serialization import PlainCodec, from_plain, to_plain
 
-#: Default size limits, in bytes. Larger data belongs in a separate store, with its name among the arguments.
+#: The default limits (bytes) of a job's encoded arguments and of its encoded result. Store larger data elsewhere, for
+#: example in a file, and pass its name.
 PAYLOAD_LIMIT = 1024 * 1024
 RESULT_LIMIT = 1024 * 1024
 
@@ -34,7 +35,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class JobCodec:
-    """The codec of one function. Annotations are resolved at first use: they may name types defined later."""
+    """Encodes and decodes the arguments and the result of one function. Its annotations are resolved at the first call,
+    because they may name types that are defined later in the module.
+    """
 
     def __init__(
         self,
@@ -49,19 +52,21 @@ class JobCodec:
         self.result_limit = result_limit
         self.signature = inspect.signature(function)
         self._parameters = list(self.signature.parameters.values())
-        #: The names of all parameters if each takes one value and may be passed by position; else empty.
+        # `_simple`: whether every parameter can be passed both by position and by name. `_names`: then the names of all
+        # parameters, else empty.
         simple = all(p.kind is _PLAIN for p in self._parameters)
         self._names = tuple(p.name for p in self._parameters) if simple else ()
         self._simple = simple
-        #: The name of the first positional parameter; None if the signature is not simple.
+        #: The name of the first parameter; None if `_names` is empty.
         self.first = self._names[0] if self._names else None
         self._encode = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
-        #: Codecs of single arguments, created once: a map may encode thousands of calls.
+        #: The codecs of single arguments, by name. Each is created once, because a workflow that maps a job over a list
+        #: may encode thousands of calls.
         self._by_name: dict[str, PlainCodec] = {}
 
     @property
     def required(self) -> list[str]:
-        """The names of parameters without a default."""
+        """The names of the parameters without a default."""
         return [p.name for p in self._parameters if p.default is p.empty and p.kind not in (_REST, _NAMED_REST)]
 
     @cached_property
@@ -71,7 +76,7 @@ class JobCodec:
         except NameError as error:
             raise ConfigError(f"an annotation of job {self.name!r} cannot be resolved: {error}") from error
 
-    def _kind(self, parameter: inspect.Parameter) -> Any:
+    def _annotation(self, parameter: inspect.Parameter) -> Any:
         kind: Any = self._hints.get(parameter.name, Any)
         if parameter.kind is _REST:
             return types.GenericAlias(list, (kind,))
@@ -81,14 +86,16 @@ class JobCodec:
 
     @cached_property
     def _shape(self) -> Callable[..., Any]:
-        """A struct type with the call's values by position; it encodes like the dict that `bind` returns."""
+        """A struct type with one field per parameter. The fast path of `encode_args` encodes such a struct instead of
+        the dict that `bind` returns: the bytes are the same.
+        """
         return msgspec.defstruct("Call", self._names, gc=False)
 
     @cached_property
     def _decode(self) -> Callable[[bytes], Any]:
         fields: list[Any] = []
         for p in self._parameters:
-            kind = self._kind(p)
+            kind = self._annotation(p)
             if p.default is p.empty and p.kind not in (_REST, _NAMED_REST):
                 fields.append((p.name, kind))
             else:
@@ -98,16 +105,16 @@ class JobCodec:
             return msgspec.msgpack.Decoder(shape, dec_hook=from_plain).decode
         except TypeError as error:
             for parameter in self._parameters:
-                self._alone(parameter)
+                self._argument_codec(parameter)
             raise ConfigError(f"the arguments of job {self.name!r} cannot be decoded: {error}") from error
 
-    def _alone(self, parameter: inspect.Parameter) -> PlainCodec:
-        """Return the codec of a single argument."""
+    def _argument_codec(self, parameter: inspect.Parameter) -> PlainCodec:
+        """Return the codec of a single argument. Raises ConfigError if its annotated type cannot be decoded."""
         known = self._by_name.get(parameter.name)
         if known is not None:
             return known
         try:
-            made = self._by_name[parameter.name] = PlainCodec(self._kind(parameter))
+            made = self._by_name[parameter.name] = PlainCodec(self._annotation(parameter))
         except TypeError as error:
             raise ConfigError(
                 f"argument {parameter.name!r} of job {self.name!r} cannot be decoded from plain data: {error}"
@@ -116,7 +123,7 @@ class JobCodec:
 
     @cached_property
     def _result(self) -> PlainCodec:
-        kind = without_outcomes(self._hints.get("return", Any))
+        kind = _remove_outcomes(self._hints.get("return", Any))
         try:
             return PlainCodec(kind)
         except TypeError as error:
@@ -124,7 +131,7 @@ class JobCodec:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a call's values by parameter name. Raises TypeError, as the call itself would."""
-        if self._simple and not kwargs and len(args) == len(self._names):  # fast path for the usual call
+        if self._simple and not kwargs and len(args) == len(self._names):  # fast path: every argument by position
             return dict(zip(self._names, args, strict=True))
         return self.signature.bind(*args, **kwargs).arguments
 
@@ -132,7 +139,7 @@ class JobCodec:
         """Encode the arguments of a call. Raises BadArgument, which names the argument; PayloadTooLarge; TypeError for
         arguments that do not match the signature.
         """
-        if args and not kwargs and len(args) == len(self._names):  # fast path for the usual call
+        if args and not kwargs and len(args) == len(self._names):  # fast path: every argument by position
             try:
                 raw = self._encode(self._shape(*args))
                 self._decode(raw)
@@ -152,24 +159,25 @@ class JobCodec:
         except ConfigError:
             raise
         except Exception as error:
-            self._blame(values)
+            self._raise_bad_argument(values)
             raise BadArgument(type=self.name, argument=", ".join(values), reason=str(error)) from error
         if len(raw) > self.payload_limit:
             raise PayloadTooLarge(type=self.name, what="arguments", size=len(raw), limit=self.payload_limit)
         return raw
 
     def encode_gaps(self, values: dict[str, Any], gaps: frozenset[str]) -> bytes:
-        """Encode arguments of which some are not known yet: `values` has None in the gaps, and arguments with gaps are
-        not checked here. Raises BadArgument, PayloadTooLarge.
+        """Encode the arguments of a call if some of them depend on results of other jobs, which are not known yet.
+        `gaps` names these arguments. Their values have None in place of each such result, so their types are not
+        checked here. Raises BadArgument, PayloadTooLarge.
         """
         for name, value in values.items():
             if value is None and name in gaps:
                 continue
-            alone = self._by_name.get(name) or self._alone(self.signature.parameters[name])
+            codec = self._by_name.get(name) or self._argument_codec(self.signature.parameters[name])
             try:
-                raw = alone.encode(value)
+                raw = codec.encode(value)
                 if name not in gaps:
-                    alone.decode(raw)
+                    codec.decode(raw)
             except Exception as error:
                 raise BadArgument(type=self.name, argument=name, reason=str(error)) from error
         raw = self._encode(values) if values else b""
@@ -177,23 +185,25 @@ class JobCodec:
             raise PayloadTooLarge(type=self.name, what="arguments", size=len(raw), limit=self.payload_limit)
         return raw
 
-    def _blame(self, values: dict[str, Any]) -> None:
+    def _raise_bad_argument(self, values: dict[str, Any]) -> None:
         """Raise BadArgument for the first argument that cannot be encoded or decoded."""
         for name, value in values.items():
-            alone = self._alone(self.signature.parameters[name])
+            codec = self._argument_codec(self.signature.parameters[name])
             try:
-                alone.decode(alone.encode(value))
+                codec.decode(codec.encode(value))
             except Exception as error:
                 raise BadArgument(type=self.name, argument=name, reason=str(error)) from error
 
     def decode_args(self, raw: bytes) -> Call:
-        """Decode a call's arguments. Raises BadArgument if this version of the function does not accept them."""
+        """Decode a call's arguments. Raises BadArgument if the function of this process does not accept them: the job
+        was perhaps enqueued for another version of the function.
+        """
         try:
             decoded = self._decode(raw or b"\x80")
         except ConfigError:
             raise
         except Exception as error:
-            raise BadArgument(type=self.name, argument=_path(error), reason=str(error)) from error
+            raise BadArgument(type=self.name, argument=_argument_in(error), reason=str(error)) from error
         values = msgspec.structs.astuple(decoded)
         if self._simple:
             for value in values:
@@ -201,15 +211,15 @@ class JobCodec:
                     break
             else:
                 return values, {}
-        return self._spread(values)
+        return self._to_call(values)
 
-    def _spread(self, values: tuple[Any, ...]) -> Call:
+    def _to_call(self, values: tuple[Any, ...]) -> Call:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         rest = any(p.kind is _REST and v is not UNSET for p, v in zip(self._parameters, values, strict=True))
         for parameter, value in zip(self._parameters, values, strict=True):
             if value is UNSET:
-                if rest and parameter.kind in (_PLAIN, _POSITIONAL):  # the following arguments are passed by position
+                if rest and parameter.kind in (_PLAIN, _POSITIONAL):  # values for *args follow, so none may be left out
                     args.append(parameter.default)
             elif parameter.kind is _REST:
                 args += value
@@ -222,12 +232,12 @@ class JobCodec:
         return tuple(args), kwargs
 
     def encode_result(self, value: Any) -> bytes:
-        """Encode a result. Raises BadResult or PayloadTooLarge, after the handler has run."""
-        kept_as = self._result
+        """Encode a handler's result. Raises BadResult if it does not match the return annotation; PayloadTooLarge."""
+        codec = self._result
         try:
-            raw = kept_as.encode(value)
+            raw = codec.encode(value)
             if value is not None:
-                kept_as.decode(raw)
+                codec.decode(raw)
         except Exception as error:
             raise BadResult(type=self.name, reason=str(error)) from error
         if len(raw) > self.result_limit:
@@ -235,7 +245,7 @@ class JobCodec:
         return raw
 
     def decode_result(self, raw: bytes) -> Any:
-        """Decode a result. Raises BadResult if this version's return annotation does not allow it."""
+        """Decode a result. Raises BadResult if it does not match the return annotation of this process's function."""
         if raw in (b"", b"\xc0"):
             return None
         try:
@@ -244,8 +254,10 @@ class JobCodec:
             raise BadResult(type=self.name, reason=str(error)) from error
 
 
-def without_outcomes(kind: Any) -> Any:
-    """Return the annotation without `Retry`, `Snooze` and `Cancel`, which are never stored."""
+def _remove_outcomes(kind: Any) -> Any:
+    """Return a return annotation without `Retry`, `Snooze` and `Cancel`, which are never stored as results: `int` for
+    `int | Retry`.
+    """
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return Any if _is_outcome(kind) else kind
     left: list[Any] = [part for part in typing.get_args(kind) if not _is_outcome(part)]
@@ -256,8 +268,8 @@ def _is_outcome(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(cast("type[Any]", kind), Outcome)
 
 
-def _path(error: Exception) -> str:
-    """Return the name of the argument in a decoder's error message."""
+def _argument_in(error: Exception) -> str:
+    """Return the argument that a decoder's error message names; "?" if it names none."""
     words = str(error)
     if "`$." in words:
         return words.rpartition("`$.")[2].partition("`")[0].partition(".")[0].partition("[")[0]

@@ -1,7 +1,7 @@
-"""Waiters for finished jobs and chains of this process, woken through one shared subscription.
+"""Wake the callers in this process that wait for a job or chain to end, through one shared subscription.
 
-The hub publishes on `<prefix>:chainc` when a chain has ended and on `<prefix>:jobc` when a job has ended whose chain
-continues. Messages may be lost; waiters also poll.
+A message on `<prefix>:chainc` carries the id of a chain that has ended, one on `<prefix>:jobc` the id of a job that has
+ended. Messages may be lost, so waiters also poll.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from backstay.runtime.flows import Latch
 from backstay.runtime.services import Service
 
 CHANNELS = ("chainc", "jobc")
-#: Seconds that the first waiter waits for the subscription; polling is the backstop.
+#: Seconds that `listen` waits until the subscription is active.
 OPEN_WAIT = 1.0
 #: A process without waiters unsubscribes after this many messages about jobs of other processes.
 FOREIGN_ENDS = 1000
 
 
 class CompletionWaiters:
-    """The waiters of one Backstay, by job or chain id: `core.services.get(COMPLETION_WAITERS)`. The hub may call back
-    on any thread.
+    """The callers of one Backstay that wait for a job or chain to end, by the id of that job or chain. To get this
+    object, call `core.services.get(COMPLETION_WAITERS)`. The hub may call `_on_message` and `_on_ready` on any thread.
     """
 
     channels: tuple[str, ...] = CHANNELS
@@ -32,16 +32,17 @@ class CompletionWaiters:
         self._subscriptions: list[Subscription] = []
         self._openers: set[Latch] = set()
         self._foreign_ends = 0
-        core.wakeables.add(self)
 
     @property
     def is_listening(self) -> bool:
-        """Whether the subscriptions are active, so that waiters are notified."""
+        """Whether the subscriptions to all `channels` are active. Only then are waiters notified."""
         subscriptions = self._subscriptions
         return len(subscriptions) == len(self.channels) and all(s.is_ready for s in subscriptions)
 
     def add(self, id_: str) -> Latch:
-        """Return a latch that is set when this job or chain ends, or when a message about it may have been lost."""
+        """Return a latch to wait on. It is set when this job or chain ends, or when a message about it may have been
+        lost.
+        """
         latch = self._core.port.latch()
         self._latches[id_] = {*self._latches.get(id_, ()), latch}
         return latch
@@ -54,17 +55,18 @@ class CompletionWaiters:
             self._latches.pop(id_, None)
 
     async def listen(self) -> bool:
-        """Subscribe to the channels. False: the subscription is not active (yet), so poll more often."""
+        """Subscribe to `channels`. Returns whether the subscriptions are active. If not, no messages arrive, and the
+        caller must poll more often.
+        """
         if self.is_listening:
             return True
-        port = self._core.port
-        latch = port.latch()
+        latch = self._core.port.latch()
         self._openers.add(latch)
         try:
             if not self._subscriptions or any(s.error is not None for s in self._subscriptions):
                 self._subscribe()
             if not self.is_listening:
-                await port.park(latch, OPEN_WAIT)
+                await self._core.park(latch, OPEN_WAIT)
         finally:
             self._openers.discard(latch)
         return self.is_listening
@@ -84,7 +86,9 @@ class CompletionWaiters:
                 latch.set()
 
     def _id_of(self, payload: str) -> str:
-        """Return the id that a message is about."""
+        """Return the id of the job or chain that a message is about. A subclass, which waits for workflow runs,
+        overrides this.
+        """
         return payload
 
     def _on_message(self, payload: str | None) -> None:
@@ -102,7 +106,7 @@ class CompletionWaiters:
                 self.close()
 
     def wake(self) -> None:
-        """Wake all waiters to poll: messages may have been lost, or the Backstay is closing."""
+        """Wake all waiters, so that each of them polls. Called when messages may have been lost."""
         for latches in list(self._latches.values()):
             for latch in latches:
                 latch.set()

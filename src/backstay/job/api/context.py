@@ -9,15 +9,18 @@ from typing import Any, Protocol, cast
 from msgspec.structs import replace
 
 from backstay.errors import ConfigError
+from backstay.job.exchange import Claimed
 from backstay.job.ids import lease_id
 from backstay.job.metadata import pack, unpack
-from backstay.job.model import Claimed, NewJob
+from backstay.job.model import NewJob
 from backstay.runtime.lease import BaseLease
 from backstay.runtime.serialization import PLAIN_CODEC
 
 
 class AttemptHandle(Protocol):
-    """The running attempt: an `Attempt` in the worker's process, or its counterpart in a child process."""
+    """The running attempt of a job: an `Attempt` in the worker's process, or a `ChildAttempt` if the handler runs in a
+    child process.
+    """
 
     job: Claimed
     context: JobContext | None
@@ -34,7 +37,7 @@ class AttemptHandle(Protocol):
 
 
 class AttemptSink(Protocol):
-    """Receives a handler's log lines and progress."""
+    """Receives the log lines and the progress that a handler reports."""
 
     def log(self, attempt: Any, data: str, stream: str) -> None: ...
 
@@ -43,13 +46,16 @@ class AttemptSink(Protocol):
 
 _CURRENT: ContextVar[tuple[Any, AttemptSink] | None] = ContextVar("backstay_job", default=None)
 
-#: Sets the current attempt in the context that runs its handler.
+#: Sets `_CURRENT` in the context (`contextvars`) in which a handler runs. The value is a pair: the running attempt, and
+#: the object that receives its log lines and progress.
 enter: Callable[[tuple[Any, AttemptSink] | None], Token[tuple[Any, AttemptSink] | None]] = _CURRENT.set
 leave: Callable[[Token[tuple[Any, AttemptSink] | None]], None] = _CURRENT.reset
 
 
 class JobContext:
-    """The current job. Reading it makes no request; call `check()` before side effects that must not happen twice."""
+    """The current job, as its handler sees it. Reading a property sends no request to the engine. Call `check()` before
+    side effects that must not happen twice.
+    """
 
     __slots__ = ("_attempt", "_sink")
 
@@ -71,7 +77,7 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """Counted from 1."""
+        """The number of this attempt, counted from 1."""
         return self._attempt.job.attempt
 
     @property
@@ -92,7 +98,7 @@ class JobContext:
 
     @property
     def chain(self) -> str:
-        """The id of its chain, which is the id of the chain's first job."""
+        """The id of the job's chain, which is the id of the chain's first job."""
         return self._attempt.job.chain or self._attempt.job.id
 
     @property
@@ -101,14 +107,14 @@ class JobContext:
 
     @property
     def fence(self) -> int:
-        """The fencing token. It grows with every claim: a resource that stores the largest one seen can reject writes
-        of an attempt that has lost its lease.
+        """The fencing token. It grows with every claim: a resource that stores the largest token it has seen can reject
+        the writes of an earlier attempt that has lost its lease.
         """
         return self._attempt.job.fence
 
     @property
     def lease(self) -> BaseLease:
-        """The lease under which this attempt runs: `.id .fence .remaining() .is_lost .check()`."""
+        """The lease under which this attempt runs, with `id`, `fence`, `remaining()`, `is_lost` and `check()`."""
         attempt = self._attempt
         if attempt.lease is None:
             job = attempt.job
@@ -131,17 +137,23 @@ class JobContext:
 
     @property
     def trace(self) -> dict[str, str]:
-        """The caller's trace context, and the entries of middleware."""
+        """The trace context of the code that enqueued the job, and the entries that middleware added when the job was
+        enqueued.
+        """
         return unpack(self._attempt.job.meta).trace
 
     @property
     def upstream(self) -> dict[str, bytes | None]:
-        """The encoded results of the chains it waited for, by chain id; None for a chain that did not complete."""
+        """The encoded results of the chains that the job waited for, by chain id. The value is None for a chain that
+        did not complete.
+        """
         return self._attempt.job.upstream
 
     @property
     def results(self) -> dict[str, Any]:
-        """The decoded results of the chains it waited for, by chain id: what each chain's last job returned."""
+        """The decoded results of the chains that the job waited for, by chain id. The result of a chain is what its
+        last job returned. The value is None for a chain that did not complete.
+        """
         return {chain: PLAIN_CODEC.decode(raw) if raw else None for chain, raw in self.upstream.items()}
 
     @property
@@ -152,12 +164,12 @@ class JobContext:
         return bool(self._attempt.why)
 
     def check(self) -> None:
-        """Raise JobCancelled, JobTimeout or LeaseLost if this attempt must end. For loops that never await."""
+        """Raise JobCancelled, JobTimeout or LeaseLost if this attempt must end. Call it in loops that never await."""
         self._attempt.check()
 
     def log(self, data: object, *, stream: str = "log") -> None:
-        """Store a log line with the job; read it with `await handle.logs()`. Lines are stored in batches, the last one
-        before the job finishes.
+        """Store a log line with the job; read it with `await handle.logs()`. Lines are stored in batches, and all of
+        them before the attempt ends.
         """
         self._sink.log(self._attempt, str(data), stream)
 
@@ -199,13 +211,16 @@ class JobContext:
 
 
 def continue_chain(following: NewJob, adds: tuple[NewJob, ...] = ()) -> None:
-    """Continue the chain with a given job when the current attempt completes; `adds` are stored before it."""
+    """Continue the chain of the current job with the job `following`, which is stored when the current attempt
+    completes. The jobs in `adds` are stored in the same transaction, before `following`. Outside a handler, this
+    function does nothing.
+    """
     found = _CURRENT.get()
     if found is not None:
         found[0].next, found[0].adds = following, adds
 
 
-def is_inside() -> bool:
+def is_in_handler() -> bool:
     """Whether the caller runs inside a handler."""
     return _CURRENT.get() is not None
 

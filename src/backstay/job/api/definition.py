@@ -1,4 +1,4 @@
-"""Job types: `@stay.job(...)` turns a function into one whose calls can be enqueued, typed by its signature."""
+"""Job types: `@stay.job(...)` turns a function into a job type, whose `enqueue` takes the function's parameters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from backstay.job import flows, metadata
 from backstay.job.api.codec import PAYLOAD_LIMIT, RESULT_LIMIT, Call, JobCodec
 from backstay.job.api.handle import BlockingJobHandle, JobHandle
 from backstay.job.api.middleware import MIDDLEWARE, check_trace
-from backstay.job.api.options import CallOptions, CatchUp, Definition, Options, Plan, Pool, plan
+from backstay.job.api.options import (
+    CallOptions,
+    CatchUp,
+    DefinitionOptions,
+    Options,
+    Pool,
+    ResolvedOptions,
+    resolve_options,
+)
 from backstay.job.api.registry import register
 from backstay.job.api.retry import AnyBackoff, Backoff
 from backstay.job.ids import JOB_IDS
 from backstay.job.metadata import Fill, Meta, trace_context
 from backstay.job.model import Concurrency, Enqueued, NewJob, UniformBatch, Unique, When
-from backstay.job.scheduler.cron import cron
+from backstay.job.scheduler.cron import parse_cron
 from backstay.job.sharding import shard_for
 from backstay.job.store import JOB_STORE
 from backstay.runtime import validation
@@ -32,16 +40,16 @@ R = TypeVar("R")
 
 _OPTIONS = frozenset(Options.__annotations__)
 _CALL = frozenset(CallOptions.__annotations__) | _OPTIONS
-_DEFINITION = frozenset(Definition.__annotations__) | _OPTIONS
+_DEFINITION = frozenset(DefinitionOptions.__annotations__) | _OPTIONS
 
 #: The arguments of one call in `enqueue_many`: a sequence, or a mapping by name.
 Arguments = Sequence[Any] | Mapping[str, Any]
 
 
 class BaseJobType(Generic[P, R]):
-    """The part of job types shared by both APIs. Calling a job type calls its function directly."""
+    """The part of job types that the async and the blocking API share. Calling a job type calls its function."""
 
-    def __init__(self, core: Core, function: Callable[P, Any], given: Definition) -> None:
+    def __init__(self, core: Core, function: Callable[P, Any], given: DefinitionOptions) -> None:
         self.core = core
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
@@ -51,7 +59,7 @@ class BaseJobType(Generic[P, R]):
         self.name: str = validation.check_label(own.get("name") or str(getattr(function, "__name__", "")), "name")
         self.pool: Pool = own.get("pool", "thread")
         if self.pool not in get_args(Pool) or (self.is_async and "pool" in own):
-            raise ConfigError(f"pool of {self.name!r} must be 'thread' or 'process', and only if it is not async")
+            raise ConfigError(f"pool of {self.name!r} must be 'thread' or 'process'; an async function takes no pool")
         self.codec = JobCodec(
             self.name,
             function,
@@ -64,7 +72,7 @@ class BaseJobType(Generic[P, R]):
                 f"{', '.join(unknown)}: no such option of a job; the options are {', '.join(sorted(_DEFINITION))}"
             )
         options = {option: value for option, value in own.items() if option not in extras}
-        self.plan = plan(Plan(), options, self.name, function, call=False, allowed=_OPTIONS)
+        self.resolved = resolve_options(ResolvedOptions(), options, self.name, function, call=False, allowed=_OPTIONS)
         self.cron: str | None = own.get("cron")
         self.timezone: str = own.get("timezone", "UTC")
         self.catch_up: CatchUp = own.get("catch_up", "one")
@@ -77,7 +85,7 @@ class BaseJobType(Generic[P, R]):
             raise ConfigError(f"catch_up must be one of {', '.join(get_args(CatchUp))}; got {self.catch_up!r}")
         if self.cron is None:
             return
-        cron(self.cron, self.timezone)
+        parse_cron(self.cron, self.timezone)
         if needed := self.codec.required:
             raise ConfigError(f"job {self.name!r} has a cron schedule, so {', '.join(needed)} must have defaults")
 
@@ -95,28 +103,28 @@ class BaseJobType(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        return self.plan.queue
+        return self.resolved.queue
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self.plan.labels
+        return self.resolved.labels
 
     @property
     def priority(self) -> int:
-        return self.plan.priority
+        return self.resolved.priority
 
     @property
     def retries(self) -> int:
-        return self.plan.retries
+        return self.resolved.retries
 
     @property
     def backoff(self) -> AnyBackoff:
-        return self.plan.backoff
+        return self.resolved.backoff
 
     @property
     def timeout(self) -> float:
         """Time limit of an attempt in seconds; 0: no limit."""
-        return self.plan.timeout
+        return self.resolved.timeout
 
     def decode_args(self, raw: bytes) -> Call:
         """Decode a call's arguments. Raises BadArgument."""
@@ -132,21 +140,27 @@ class BaseJobType(Generic[P, R]):
     def options(self, **changes: Unpack[CallOptions]) -> Self:
         """Return a copy of the job type with other options: `resize.options(delay=10).enqueue("a.png")`.
 
-        The options are queue, retries, backoff, timeout, priority, labels, concurrency_key, concurrency, rate, burst,
-        unique, unique_scope, unique_window, keep, keep_failed; only for calls: delay or at, after, when, connection.
+        Some options can also be set in the definition: queue, retries, backoff, timeout, priority, labels,
+        concurrency_key, concurrency, rate, burst, unique, unique_scope, unique_window, keep, keep_failed. The others
+        exist only here: delay or at, after, when, connection.
         """
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         given = cast("dict[str, Any]", changes)
-        twin.plan = plan(self.plan, given, self.name, self.function, call=True, allowed=_CALL)
+        twin.resolved = resolve_options(self.resolved, given, self.name, self.function, call=True, allowed=_CALL)
         twin.__dict__.pop("_prototype", None)
         return twin
 
     def new_job(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, chain: str = "", due: int = 0, cron: str = ""
     ) -> NewJob:
-        """Return a call as a new job. `chain`: the chain that it continues."""
-        own, core = self.plan, self.core
+        """Build the job for one call with these arguments.
+
+        chain: the id of the chain that the job continues; "": it starts its own chain.
+        due: the time at which the job is due, in µs; 0: the options `delay` and `at` decide.
+        cron: the name of the cron entry that enqueues the job; "": none.
+        """
+        own, core = self.resolved, self.core
         raw = self._encode_args(args, kwargs)
         unique = concurrency = None
         if own.unique is not None:
@@ -159,7 +173,9 @@ class BaseJobType(Generic[P, R]):
         if shards == 1:
             id_ = core.services.get(JOB_IDS).new(0)
         else:
-            place = shard_for(shards, chain=chain, concurrency=concurrency, unique=unique, after=own.after)
+            place = shard_for(
+                shards, chain=chain, concurrency=concurrency, unique=unique, after=own.after, rate=own.rate
+            )
             id_ = (
                 core.services.get(JOB_IDS).new_in_any_shard(shards)
                 if place is None
@@ -172,8 +188,10 @@ class BaseJobType(Generic[P, R]):
 
     @functools.cached_property
     def _prototype(self) -> NewJob:
-        """A job with the fields that all calls with these options share, created once."""
-        own = self.plan
+        """A job with the fields that depend only on the options, not on a call's arguments. It is created once;
+        `new_job` copies it for each call.
+        """
+        own = self.resolved
         return NewJob(
             id="",
             type=self.name,
@@ -191,14 +209,16 @@ class BaseJobType(Generic[P, R]):
         )
 
     def _meta(self, cron: str, key: str = "", fills: tuple[Fill, ...] = ()) -> bytes:
-        """Return a job's encoded metadata. A job of a run includes its definition's time limit and backoff: a server
-        that does not know the definition may lease it to a worker.
+        """Return a job's encoded metadata. `key`: the job's name in its workflow run; "": it has no run. `fills`: the
+        places in its arguments for results of other jobs. With a key, the metadata includes the time limit and the
+        backoff of the definition: a server may lease the job to a remote worker, and neither of the two has the
+        definition.
         """
         trace = trace_context()
         for layer in self.core.services.get(MIDDLEWARE):
             layer.enqueueing(self.name, trace)
             check_trace(trace, layer)
-        own = self.plan
+        own = self.resolved
         if not (trace or cron or key or own.own_timeout or own.own_backoff):
             return b""
         timeout, backoff = own.own_timeout, own.own_backoff
@@ -221,10 +241,11 @@ class BaseJobType(Generic[P, R]):
         when: When = "all_success",
         soft: bool = False,
     ) -> NewJob:
-        """Return a call as a job of a workflow run. `raw`: its encoded arguments, with gaps for the results of other
-        jobs. Raises ConfigError for options that jobs of a run do not support.
+        """Build the job for a call that is part of a workflow run. `raw`: its encoded arguments. They contain None in
+        each place that `fills` names; a worker puts the result of another job there. Raises ConfigError for options
+        that jobs of a run do not support.
         """
-        own = self.plan
+        own = self.resolved
         if own.unique is not None:
             raise ConfigError(f"job {self.name!r} is unique; jobs of a run cannot be: pass options(unique=None)")
         if own.after or own.due or own.connection is not None:
@@ -255,15 +276,16 @@ class BaseJobType(Generic[P, R]):
         )
 
     def copy_run_job(self, like: NewJob, raw: bytes, *, id_: str, key: str, fills: tuple[Fill, ...] = ()) -> NewJob:
-        """Return the job that `new_run_job` would return for a call that differs from `like` only in its arguments and
-        key. Not for jobs with a concurrency key, which depends on the arguments.
+        """Return a copy of `like`, a job of this type in the same run, for another call: with other arguments (`raw`),
+        id, key (name in the run) and fills (see `new_run_job`). It equals what `new_run_job` would return. Not for a
+        job with a concurrency key: that key may contain arguments, and the copy would keep the key of `like`.
         """
         return replace(like, id=id_, args=raw, meta=self._meta("", key, fills))
 
     def new_jobs(self, calls: Iterable[Arguments]) -> list[NewJob]:
-        """Return many calls as new jobs. Raises BadArgument if one of them is invalid."""
+        """Build one job for each of these calls. Raises BadArgument if an argument of one call cannot be encoded."""
         given = [_call(call) for call in calls]
-        own, core = self.plan, self.core
+        own, core = self.resolved, self.core
         if own.unique or own.concurrency or core.services.get(MIDDLEWARE) or core.services.get(JOB_STORE).shards > 1:
             return [self.new_job(args, kwargs) for args, kwargs in given]
         blank, encode, ids = (
@@ -292,13 +314,13 @@ class JobType(BaseJobType[P, R]):
     """A job type of an async Backstay."""
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a call for a worker. Raises BadArgument if an argument cannot be encoded."""
-        return self._handle(await flows.enqueue(self.core, self.new_job(args, kwargs), self.plan.connection))
+        """Enqueue a call, which a worker will run. Raises BadArgument if an argument cannot be encoded."""
+        return self._handle(await flows.enqueue(self.core, self.new_job(args, kwargs), self.resolved.connection))
 
     async def enqueue_many(self, calls: Iterable[Arguments]) -> list[JobHandle[R]]:
         """Enqueue many calls: tuples of arguments, or dicts by name. Up to 1,000 are stored in one transaction."""
         core, me = self.core, cast("Any", self)
-        made = await flows.enqueue_many(core, self.new_jobs(calls), self.plan.connection)
+        made = await flows.enqueue_many(core, self.new_jobs(calls), self.resolved.connection)
         return [JobHandle(core, me, done) for done in made]
 
     def _handle(self, done: Enqueued) -> JobHandle[R]:
@@ -309,21 +331,23 @@ class BlockingJobType(BaseJobType[P, R]):
     """A job type of a blocking Backstay."""
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingJobHandle[R]:
-        """Enqueue a call for a worker. Raises BadArgument if an argument cannot be encoded."""
-        return self._handle(run(flows.enqueue(self.core, self.new_job(args, kwargs), self.plan.connection)))
+        """Enqueue a call, which a worker will run. Raises BadArgument if an argument cannot be encoded."""
+        return self._handle(run(flows.enqueue(self.core, self.new_job(args, kwargs), self.resolved.connection)))
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[BlockingJobHandle[R]]:
         """Enqueue many calls: tuples of arguments, or dicts by name. Up to 1,000 are stored in one transaction."""
         core, me = self.core, cast("Any", self)
-        made = run(flows.enqueue_many(core, self.new_jobs(calls), self.plan.connection))
+        made = run(flows.enqueue_many(core, self.new_jobs(calls), self.resolved.connection))
         return [BlockingJobHandle(core, me, done) for done in made]
 
     def _handle(self, done: Enqueued) -> BlockingJobHandle[R]:
         return BlockingJobHandle(self.core, cast("Any", self), done)
 
 
-class Decorator(Protocol):
-    """The decorator that `stay.job(...)` returns: the job type has its function's parameters and (awaited) result."""
+class JobDecorator(Protocol):
+    """The decorator that `stay.job(...)` returns. It turns a function with the parameters P and the result type R into
+    a `JobType[P, R]`; for an async function, R is the type of the awaited result.
+    """
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobType[P, R]: ...
@@ -331,7 +355,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> JobType[P, R]: ...
 
 
-class BlockingDecorator(Protocol):
+class BlockingJobDecorator(Protocol):
     """The decorator that `stay.job(...)` of a blocking Backstay returns."""
 
     @overload

@@ -21,16 +21,18 @@ R = TypeVar("R")
 
 
 class BaseHandle(Generic[R]):
-    """The part of job handles shared by both APIs."""
+    """The part of job handles that the async and the blocking API share."""
 
     __slots__ = ("_core", "_job", "chain_id", "deduplicated", "id")
 
     def __init__(self, core: Core, job: BaseJobType[..., R] | None, enqueued: Enqueued, chain_id: str = "") -> None:
         self._core = core
-        #: Decodes the result; None: use the registered job type of that name, else plain data.
+        #: The job type, which decodes the result. None: the type registered under the job's type name decodes it; if
+        #: there is none, the result is plain data (dicts, lists, strings, numbers).
         self._job = job
         self.id = enqueued.id
-        #: The id of the job's chain, which is the id of the chain's first job. `after=` waits for the whole chain.
+        #: The id of the job's chain, which is the id of the chain's first job. A job that is enqueued with `after=` and
+        #: this handle waits for the whole chain.
         self.chain_id = chain_id or enqueued.id
         #: True: an existing job has the same unique key, and this is its handle.
         self.deduplicated = enqueued.deduplicated
@@ -45,9 +47,8 @@ class BaseHandle(Generic[R]):
 
     def _decode_result(self, job: Job, raw: bytes) -> Any:
         known = self._job
-        if (
-            known is None or known.name != job.type
-        ):  # the chain continued with another type, or the job was found by its id
+        # The chain may have continued with a job of another type, or the handle was made from an id.
+        if known is None or known.name != job.type:
             known = self._core.services.get(JOB_TYPES).get(job.type)
         if known is not None:
             return known.decode_result(raw)
@@ -55,19 +56,19 @@ class BaseHandle(Generic[R]):
 
 
 class JobHandle(BaseHandle[R]):
-    """The handle of an enqueued job, async."""
+    """The handle of an enqueued job in the async API."""
 
     __slots__ = ()
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job and return its result. Raises JobFailed, JobCancelled or JobSkipped if it did not complete,
-        ResultTimeout if it takes longer than `timeout` seconds; the job continues then.
+        ResultTimeout if it takes longer than `timeout` seconds; the job itself continues.
         """
         return cast("R", await self._result(timeout, chain=False))
 
     @property
     def chain(self) -> Chain:
-        """The chain of this job and the jobs that continue it (`ctx.continue_with`)."""
+        """The chain: this job and the jobs with which handlers continue it (`ctx.continue_with`)."""
         return Chain(self)
 
     async def status(self) -> State:
@@ -85,7 +86,9 @@ class JobHandle(BaseHandle[R]):
         return (await flows.fetch_job(self._core, self.id)).progress
 
     async def cancel(self, reason: str = "") -> State:
-        """Cancel the job. Returns its state: cancelled, running (its handler is asked to stop), or its final state."""
+        """Cancel the job. Returns its state: cancelled, running (its handler is asked to stop), or the final state that
+        it already had.
+        """
         return await flows.cancel(self._core, self.id, reason)
 
     async def logs(self, after: int = 0) -> list[LogLine]:
@@ -93,12 +96,12 @@ class JobHandle(BaseHandle[R]):
         return await flows.logs(self._core, self.id, after)
 
     async def outputs(self) -> dict[str, str]:
-        """Return the job's outputs by name."""
+        """Return the job's outputs: the strings that its handler stored by name in `ctx.outputs`."""
         return await flows.outputs(self._core, self.id)
 
 
 class Chain:
-    """A job and the jobs that continue it."""
+    """A chain: a job and the jobs with which handlers continue it (`ctx.continue_with`)."""
 
     __slots__ = ("_handle",)
 
@@ -115,19 +118,19 @@ class Chain:
 
 
 class BlockingJobHandle(BaseHandle[R]):
-    """The handle of an enqueued job, blocking."""
+    """The handle of an enqueued job in the blocking API."""
 
     __slots__ = ()
 
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job and return its result. Raises JobFailed, JobCancelled or JobSkipped if it did not complete,
-        ResultTimeout if it takes longer than `timeout` seconds; the job continues then.
+        ResultTimeout if it takes longer than `timeout` seconds; the job itself continues.
         """
         return cast("R", run(self._result(timeout, chain=False)))
 
     @property
     def chain(self) -> BlockingChain:
-        """The chain of this job and the jobs that continue it (`ctx.continue_with`)."""
+        """The chain: this job and the jobs with which handlers continue it (`ctx.continue_with`)."""
         return BlockingChain(self)
 
     def status(self) -> State:
@@ -145,7 +148,9 @@ class BlockingJobHandle(BaseHandle[R]):
         return run(flows.fetch_job(self._core, self.id)).progress
 
     def cancel(self, reason: str = "") -> State:
-        """Cancel the job. Returns its state: cancelled, running (its handler is asked to stop), or its final state."""
+        """Cancel the job. Returns its state: cancelled, running (its handler is asked to stop), or the final state that
+        it already had.
+        """
         return run(flows.cancel(self._core, self.id, reason))
 
     def logs(self, after: int = 0) -> list[LogLine]:
@@ -153,12 +158,12 @@ class BlockingJobHandle(BaseHandle[R]):
         return run(flows.logs(self._core, self.id, after))
 
     def outputs(self) -> dict[str, str]:
-        """Return the job's outputs by name."""
+        """Return the job's outputs: the strings that its handler stored by name in `ctx.outputs`."""
         return run(flows.outputs(self._core, self.id))
 
 
 class BlockingChain:
-    """A job and the jobs that continue it."""
+    """A chain: a job and the jobs with which handlers continue it (`ctx.continue_with`)."""
 
     __slots__ = ("_handle",)
 

@@ -15,7 +15,7 @@ from backstay.runtime.core import Core
 
 
 class Jobs:
-    """Inspect, retry, cancel and purge jobs; enqueue by name."""
+    """Inspect, retry, cancel and purge jobs; enqueue a job by the name of its type."""
 
     __slots__ = ("_core",)
 
@@ -24,7 +24,7 @@ class Jobs:
 
     @property
     def dead(self) -> DeadLetter:
-        """The dead letter: failed jobs."""
+        """The dead letter: list, retry or purge failed jobs."""
         return DeadLetter(self._core)
 
     async def enqueue(
@@ -34,7 +34,8 @@ class Jobs:
         **options: Unpack[CallOptions],
     ) -> JobHandle[Any]:
         """Enqueue a job by the name of its type: `stay.jobs.enqueue("resize", {"path": "a.png"})`. The arguments of a
-        type that this process does not define are passed by name and are not checked.
+        type that this process does not define are passed by name and are not checked. The options of its definition are
+        not known here either: pass those that the job needs (`queue=`, `retries=`, …), the others have their defaults.
         """
         return JobHandle(self._core, None, await admin.enqueue_by_name(self._core, type, arguments, options))
 
@@ -63,11 +64,13 @@ class Jobs:
         )
 
     async def retry(self, job_id: str) -> State:
-        """Retry a failed, cancelled, skipped or scheduled job now, with all its attempts."""
+        """Retry a failed, cancelled, skipped or scheduled job now, with its attempts counted from zero."""
         return await admin.retry(self._core, job_id)
 
     async def cancel(self, job_id: str, reason: str = "") -> State:
-        """Cancel a job and return its state: cancelled, running (its handler is asked to stop), or its final state."""
+        """Cancel a job. Returns its state: cancelled, running (its handler is asked to stop), or the final state that
+        it already had.
+        """
         return await flows.cancel(self._core, job_id, reason)
 
     async def logs(self, job_id: str, after: int = 0) -> builtins.list[LogLine]:
@@ -75,16 +78,16 @@ class Jobs:
         return await flows.logs(self._core, job_id, after)
 
     async def outputs(self, job_id: str) -> dict[str, str]:
-        """Return a job's outputs by name."""
+        """Return a job's outputs: the strings that its handler stored by name in `ctx.outputs`."""
         return await flows.outputs(self._core, job_id)
 
     async def purge(self, state: State = "completed", *, queue: str = "") -> int:
-        """Delete the records of all jobs in a final state. Returns how many."""
+        """Delete the records of all jobs in the given final state, or only those of a queue. Returns how many."""
         return await admin.purge(self._core, state, queue)
 
     async def workers(self) -> builtins.list[WorkerInfo]:
-        """Return the workers with a heartbeat within the last day; `status`: idle, busy or offline."""
-        return await admin.workers(self._core)
+        """Return the workers with a heartbeat within the last day; their `status` is idle, busy or offline."""
+        return await admin.list_workers(self._core)
 
 
 class DeadLetter:
@@ -109,13 +112,13 @@ class DeadLetter:
         )
 
     async def retry(self, job_id: str) -> State:
-        """Retry a failed job now, with all its attempts."""
+        """Retry a failed job now, with its attempts counted from zero."""
         return await admin.retry(self._core, job_id)
 
     async def retry_all(self, *, queue: str = "", type: str = "") -> int:  # noqa: A002 - the name used everywhere
-        """Retry all failed jobs, or those of a queue or type. Returns how many."""
+        """Retry all failed jobs, or only those of a queue or type. Returns how many became pending."""
         return await admin.retry_all(self._core, queue, type)
 
     async def purge(self, *, queue: str = "") -> int:
-        """Delete all failed jobs, or those of a queue. Returns how many."""
+        """Delete all failed jobs, or only those of a queue. Returns how many."""
         return await admin.purge(self._core, "failed", queue)

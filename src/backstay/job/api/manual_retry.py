@@ -1,4 +1,4 @@
-"""Retry one job manually, and explain it if the store refuses."""
+"""Retry one job manually; if the store refuses, raise an error that states the reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from backstay.job.model import Job, State
 from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 
-#: How many jobs of a run, per final state, are searched for the cause of a refusal.
+#: How many jobs of a run are read in each unsuccessful state, to find out why the store refused to retry a job.
 SEARCH_LIMIT = 1000
 UNSUCCESSFUL: tuple[State, ...] = ("failed", "cancelled", "skipped")
 
 
 async def retry_job(core: Core, job: Job, name: str = "", *, soft: Collection[str] = ()) -> State:
-    """Retry a job now, with all its attempts, and return its new state. `job`: its record before; `name`: its name in
-    errors; `soft`: chains whose failure is tolerated. Raises JobNotFound, RetryRefused.
+    """Retry a job now, with its attempts counted from zero. Returns its new state. Raises JobNotFound, RetryRefused.
+
+    job: the job as it was stored before the retry.
+    name: the job's name in error messages; "": its name in its run, or its id.
+    soft: ids of chains whose failure is tolerated: jobs that depend on them run nevertheless.
     """
     state = await send(core, core.services.get(JOB_STORE).trigger(job.id))
     if state is None:
@@ -29,12 +32,12 @@ async def retry_job(core: Core, job: Job, name: str = "", *, soft: Collection[st
 
 
 async def _refuse(core: Core, job: Job, name: str, soft: Collection[str]) -> None:
-    """Raise RetryRefused with the reason why the store left the job unchanged."""
+    """Raise RetryRefused with the reason why the store has not retried the job."""
     needs: dict[str, str] = {}
     run = await send(core, core.services.get(JOB_STORE).get_run(job.run, doc=False))
     if run is not None and run.cancel_requested and not run.finished:
         reason = "its run is being cancelled; wait until it has finished"
-    elif job.state == "failed":  # it was retried and has failed again since
+    elif job.state == "failed":  # a failed job is never refused: it was retried and has failed again since
         return
     else:
         needs = await _failed_dependencies(core, job, soft)
@@ -43,7 +46,9 @@ async def _refuse(core: Core, job: Job, name: str, soft: Collection[str]) -> Non
 
 
 async def _failed_dependencies(core: Core, job: Job, soft: Collection[str]) -> dict[str, str]:
-    """Return the dependencies that did not succeed, by name; for a skipped one, the jobs that caused the skip."""
+    """Return the jobs that this job depends on and that did not succeed: the state of each, by name. A dependency that
+    was itself skipped is left out; the jobs because of which it was skipped are returned instead.
+    """
     ended: dict[str, Job] = {}
     for state in UNSUCCESSFUL:
         page = await send(core, core.services.get(JOB_STORE).list_jobs(run=job.run, state=state, limit=SEARCH_LIMIT))

@@ -7,12 +7,12 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from backstay.errors import ConfigError
 from backstay.job.api.blocking import BlockingJobs, BlockingQueues
-from backstay.job.api.definition import BlockingDecorator, BlockingJobType, Decorator, JobType
+from backstay.job.api.definition import BlockingJobDecorator, BlockingJobType, JobDecorator, JobType
 from backstay.job.api.jobs import Jobs
 from backstay.job.api.middleware import MIDDLEWARE, Middleware
-from backstay.job.api.options import Definition
+from backstay.job.api.options import DefinitionOptions
 from backstay.job.api.queues import Queues
-from backstay.job.api.transaction import AsyncTransaction, Transaction
+from backstay.job.api.transaction import BlockingTransactionBlock, TransactionBlock
 from backstay.job.scheduler.pruner import KEEP
 from backstay.job.scheduler.scheduler import BlockingScheduler, Scheduler
 from backstay.runtime import validation
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class BaseJobsMixin:
-    """The part shared by the async and the blocking API."""
+    """The part of the job API that the async and the blocking Backstay share."""
 
     _core: Core
 
@@ -39,7 +39,7 @@ class JobsMixin(BaseJobsMixin):
 
     @property
     def jobs(self) -> Jobs:
-        """Inspect, retry, cancel and purge jobs; enqueue by name."""
+        """Inspect, retry, cancel and purge jobs; enqueue a job by the name of its type."""
         return Jobs(self._core)
 
     @property
@@ -52,16 +52,24 @@ class JobsMixin(BaseJobsMixin):
     @overload
     def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
     @overload
-    def job(self, /, **options: Unpack[Definition]) -> Decorator: ...
-    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[Definition]) -> Any:
+    def job(self, /, **options: Unpack[DefinitionOptions]) -> JobDecorator: ...
+    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[DefinitionOptions]) -> Any:
         """Define a job: `@stay.job(queue="default", retries=5, timeout=60)`. A function that is not async runs in a
         thread of the worker.
 
-        queue, labels: which workers run it. retries, backoff, timeout: attempts after the first (3), seconds between
-        them, seconds for each. priority: a higher one starts sooner. concurrency_key, concurrency: how many jobs with
-        the same key run at once. rate, burst: how many start per time. unique, unique_scope, unique_window: one job per
-        key. cron, timezone, catch_up: when it is enqueued automatically. keep, keep_failed: seconds its record is kept.
-        pool: "thread" or "process". name, payload_limit, result_limit.
+        name: the name of the job type (default: the function's name).
+        queue, labels: which workers run the job.
+        retries: the number of attempts after the first (default 3).
+        backoff: the seconds between attempts.
+        timeout: the time limit of each attempt, in seconds.
+        priority: a job with a higher priority starts sooner.
+        concurrency_key, concurrency: how many jobs with the same key run at once.
+        rate, burst: how many jobs start in a period.
+        unique, unique_scope, unique_window: at most one job per unique key, and for how long.
+        cron, timezone, catch_up: when the job is enqueued automatically.
+        keep, keep_failed: for how many seconds the record of an ended job is stored.
+        pool: whether a function that is not async runs in a "thread" or in a child "process".
+        payload_limit, result_limit: the largest size of the arguments and of the result, in bytes.
         """
 
         def decorate(function: Callable[..., Any]) -> JobType[..., Any]:
@@ -70,19 +78,22 @@ class JobsMixin(BaseJobsMixin):
         return decorate if function is None else decorate(function)
 
     def scheduler(self, *, keep: int = KEEP) -> Scheduler:
-        """Return a scheduler, which runs cron and pruning without a worker (workers do both too). keep: the most
-        completed jobs to keep.
+        """Return a scheduler, which runs cron and pruning without a worker (workers also do both). keep: how many
+        completed jobs each shard stores at most.
         """
         return Scheduler(self._core, validation.check_count(keep, "keep"))
 
-    def transaction(self, connection: Any) -> AsyncTransaction:
-        """Open a transaction on your own SQL connection for the duration of a block. Jobs enqueued inside with
-        `resize.options(connection=conn).enqueue(…)` are part of it and are announced to workers after the commit.
+    def transaction(self, connection: Any) -> TransactionBlock:
+        """Open a transaction on your own SQL connection for the duration of a block. Jobs enqueued in the block with
+        `resize.options(connection=conn).enqueue(…)` are part of the transaction. They are announced to workers after
+        the commit.
 
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, to the database that stores the jobs. Inside the block,
-        on SQLite, every other call of this Backstay raises WouldDeadlock: it would wait for your commit.
+        connection: a connection of sqlite3, psycopg, SQLAlchemy or Django to the database that stores the jobs.
+
+        On SQLite, every other call of this Backstay inside the block raises WouldDeadlock: it would wait for your
+        commit.
         """
-        return AsyncTransaction(self._core, connection)
+        return TransactionBlock(self._core, connection)
 
 
 class BlockingJobsMixin(BaseJobsMixin):
@@ -90,7 +101,7 @@ class BlockingJobsMixin(BaseJobsMixin):
 
     @property
     def jobs(self) -> BlockingJobs:
-        """Inspect, retry, cancel and purge jobs; enqueue by name."""
+        """Inspect, retry, cancel and purge jobs; enqueue a job by the name of its type."""
         return BlockingJobs(self._core)
 
     @property
@@ -103,8 +114,8 @@ class BlockingJobsMixin(BaseJobsMixin):
     @overload
     def job(self, function: Callable[P, R], /) -> BlockingJobType[P, R]: ...
     @overload
-    def job(self, /, **options: Unpack[Definition]) -> BlockingDecorator: ...
-    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[Definition]) -> Any:
+    def job(self, /, **options: Unpack[DefinitionOptions]) -> BlockingJobDecorator: ...
+    def job(self, function: Callable[..., Any] | None = None, /, **options: Unpack[DefinitionOptions]) -> Any:
         """Define a job: `@stay.job(queue="default", retries=5, timeout=60)`. The options are those of the async API;
         async functions run on the worker's event loop.
         """
@@ -115,16 +126,19 @@ class BlockingJobsMixin(BaseJobsMixin):
         return decorate if function is None else decorate(function)
 
     def scheduler(self, *, keep: int = KEEP) -> BlockingScheduler:
-        """Return a scheduler, which runs cron and pruning without a worker (workers do both too). keep: the most
-        completed jobs to keep.
+        """Return a scheduler, which runs cron and pruning without a worker (workers also do both). keep: how many
+        completed jobs each shard stores at most.
         """
         return BlockingScheduler(self._core, validation.check_count(keep, "keep"))
 
-    def transaction(self, connection: Any) -> Transaction:
-        """Open a transaction on your own SQL connection for the duration of a block. Jobs enqueued inside with
-        `resize.options(connection=conn).enqueue(…)` are part of it and are announced to workers after the commit.
+    def transaction(self, connection: Any) -> BlockingTransactionBlock:
+        """Open a transaction on your own SQL connection for the duration of a block. Jobs enqueued in the block with
+        `resize.options(connection=conn).enqueue(…)` are part of the transaction. They are announced to workers after
+        the commit.
 
-        connection: of sqlite3, psycopg, SQLAlchemy or Django, to the database that stores the jobs. Inside the block,
-        on SQLite, every other call of this Backstay raises WouldDeadlock: it would wait for your commit.
+        connection: a connection of sqlite3, psycopg, SQLAlchemy or Django to the database that stores the jobs.
+
+        On SQLite, every other call of this Backstay inside the block raises WouldDeadlock: it would wait for your
+        commit.
         """
-        return Transaction(self._core, connection)
+        return BlockingTransactionBlock(self._core, connection)

@@ -1,4 +1,4 @@
-"""Options of job definitions and single calls: as callers write them, and validated."""
+"""Options of job definitions and single calls: the types that callers use, and their validation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ DAY = 86400.0
 RETRIES = 3
 MOST_RETRIES = 1_000_000
 MOST_LABELS = 32
-#: The time limit of a call that disables its definition's limit.
+#: The time limit that is stored with a job whose enqueue call set `timeout=None` (no limit). A stored 0 means that the
+#: call set no `timeout`, so that the limit of the job's definition applies.
 ANY_TIME = float("inf")
 
 
@@ -47,65 +48,84 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     #: A higher priority starts sooner; one point equals ten minutes of waiting.
     priority: int
-    #: Labels that a worker must have, all of them.
+    #: A worker claims the job only if it has all of these labels.
     labels: Iterable[str]
-    #: At most `concurrency` (1) jobs with this key run at once: "size:{size}". Without a key: jobs of this type.
+    #: Jobs with the same key share the limit `concurrency`. In a key such as "size:{size}", `{size}` stands for the
+    #: value of the argument `size`.
     concurrency_key: str | None
+    #: How many jobs with the same `concurrency_key` run at once (default 1). Without a key, it limits all jobs of the
+    #: type.
     concurrency: int | None
-    #: The rate at which jobs of this type start, "100/minute"; up to `burst` of them at once (default: all of them).
+    #: How many jobs of this type start in a period, as in "100/minute".
     rate: str | None
+    #: How many jobs of this type may start at once (default: the number in `rate`, which is 100 in "100/minute").
     burst: int | None
-    #: One job per key, "resize:{path}": until it is done, until it starts, or for `unique_window` seconds.
+    #: A key that only one job holds at a time: while it does, no other job with this key is enqueued. In
+    #: "resize:{path}", `{path}` stands for the value of the argument `path`.
     unique: str | None
+    #: How long a job keeps its unique key: until it is done ("until_done", default), until it starts ("until_start"),
+    #: or for `unique_window` seconds after it is enqueued ("window").
     unique_scope: UniqueScope
+    #: Seconds for which a job keeps its unique key. Only for the scope "window".
     unique_window: Duration
-    #: Seconds for which the job's record is kept: after it ends (default: a day), and after it fails (30 days).
+    #: Seconds for which the record of a completed, cancelled or skipped job is stored after its end (default a day).
     keep: Duration
+    #: Seconds for which the record of a failed job is stored after its end (default 30 days).
     keep_failed: Duration
 
 
 class CallOptions(Options, total=False):
     """Options of a single enqueue call."""
 
-    #: The job is due in `delay` seconds, or `at` a time with a time zone.
+    #: The job is due this many seconds after it is enqueued.
     delay: Duration
+    #: The job is due at this time, which must have a time zone. It cannot be combined with `delay`.
     at: datetime
-    #: Handles or chain ids of jobs that must end first, and which of their final states start this job.
+    #: Handles or chain ids: this job starts only after these chains have ended.
     after: BaseHandle[Any] | str | Iterable[BaseHandle[Any] | str]
+    #: Which final states the chains in `after` must have for this job to start. If they have others, this job is
+    #: skipped. `When` lists the values.
     when: When
-    #: The caller's own SQL connection: the job is enqueued in its transaction.
+    #: The caller's own SQL connection. The job is enqueued as part of the transaction that is open on it.
     connection: Any
 
 
-class Definition(Options, total=False):
+class DefinitionOptions(Options, total=False):
     """Options of a job definition: `@stay.job(…)`."""
 
-    #: Default: the function's name. Workers find the function by this name, so renaming orphans the jobs in the queue.
+    #: The name of the job type; default: the function's name. Workers find the function by this name. After a change of
+    #: the name, they cannot run the jobs that were enqueued under the old one.
     name: str
-    #: A cron expression, "*/5 * * * *", in `timezone` (default UTC). `catch_up`: what to do about missed times ("one").
+    #: A cron expression, as in "*/5 * * * *": when the job is enqueued automatically.
     cron: str | None
+    #: The time zone of `cron` (default UTC).
     timezone: str
+    #: Which of the times that were missed, because no scheduler ran, are made up for: "skip" (none), "one" (the latest;
+    #: default) or "all".
     catch_up: CatchUp
     #: Whether a function that is not async runs in a thread or in a child process.
     pool: Pool
-    #: Largest size of all arguments, and of the result, in bytes (1 MiB each).
+    #: Largest encoded size of all arguments together, in bytes (default 1 MiB).
     payload_limit: int
+    #: Largest encoded size of the result, in bytes (default 1 MiB).
     result_limit: int
 
 
-class UniquePlan(Struct, frozen=True):
+class ResolvedUnique(Struct, frozen=True):
     template: KeyTemplate
     scope: UniqueScope
     window: Micros
 
 
-class ConcurrencyPlan(Struct, frozen=True):
+class ResolvedConcurrency(Struct, frozen=True):
     template: KeyTemplate
     limit: int
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Validated options with defaults. Times are µs, except `timeout` and `own_timeout`, which are seconds."""
+class ResolvedOptions(Struct, frozen=True, kw_only=True):
+    """Validated options; an option that is not given has its default. Times are µs, except `timeout` and `own_timeout`,
+    which are seconds.
+    """
 
     queue: str = "default"
     retries: int = RETRIES
@@ -113,9 +133,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     timeout: float = 0.0
     priority: int = 0
     labels: tuple[str, ...] = ()
-    concurrency: ConcurrencyPlan | None = None
-    rate: model.Rate | None = None
-    unique: UniquePlan | None = None
+    concurrency: ResolvedConcurrency | None = None
+    rate: model.StartRate | None = None
+    unique: ResolvedUnique | None = None
     keep: Micros = int(DAY) * 1_000_000
     keep_failed: Micros = 30 * int(DAY) * 1_000_000
     delay: Micros = 0
@@ -123,19 +143,28 @@ class Plan(Struct, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
     when: When = "all_success"
     connection: Any = None
-    #: Options of this call alone: they travel with the job.
+    #: The time limit that a single enqueue call sets for its job; 0: the call sets none. It is stored with the job,
+    #: because the worker knows only the limit in the job's definition.
     own_timeout: float = 0.0
+    #: The backoff that a single enqueue call sets for its job; None: the call sets none. It is stored with the job,
+    #: because the worker knows only the backoff in the job's definition.
     own_backoff: Backoff | None = None
 
 
-#: Options that are validated independently of the others: the name and its check.
+#: For each option that is validated independently of the others, the function that validates it.
 _SIMPLE: dict[str, Callable[[Any], Any]] = {}
 
 
-def plan(
-    base: Plan, given: dict[str, Any], name: str, function: Callable[..., Any], *, call: bool, allowed: frozenset[str]
-) -> Plan:
-    """Return `base` with the given options. Raises ConfigError, which names the option."""
+def resolve_options(
+    base: ResolvedOptions,
+    given: dict[str, Any],
+    name: str,
+    function: Callable[..., Any],
+    *,
+    call: bool,
+    allowed: frozenset[str],
+) -> ResolvedOptions:
+    """Return `base` with the given options, validated. Raises ConfigError, which names the invalid option."""
     if unknown := sorted(set(given) - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: no such option of {'a call' if call else 'a job'};"
@@ -164,8 +193,8 @@ def plan(
         new["delay"] = 0
     if "delay" in given:
         new["due"] = 0
-    fields = {field: getattr(base, field) for field in Plan.__struct_fields__}
-    return Plan(**{**fields, **new})
+    fields = {field: getattr(base, field) for field in ResolvedOptions.__struct_fields__}
+    return ResolvedOptions(**{**fields, **new})
 
 
 def _queue(value: str) -> str:
@@ -195,7 +224,7 @@ def _labels(value: Iterable[str]) -> tuple[str, ...]:
         raise ConfigError(f"labels must be a list, as in labels=['gpu']; got {value!r}")
     labels = tuple(sorted({validation.check_label(label, "label") for label in value}))
     if len(labels) > MOST_LABELS or any("," in label for label in labels):
-        raise ConfigError(f"labels must be at most {MOST_LABELS}, without commas; got {labels!r}")
+        raise ConfigError(f"a job takes at most {MOST_LABELS} labels, none with a comma; got {labels!r}")
     return labels
 
 
@@ -236,7 +265,7 @@ def _moment(value: datetime) -> Micros:
 _SIMPLE.update(
     queue=_queue,
     retries=_retries,
-    backoff=retry.backoff,
+    backoff=retry.to_backoff,
     timeout=_timeout,
     priority=_priority,
     labels=_labels,
@@ -249,7 +278,7 @@ _SIMPLE.update(
 )
 
 
-def _unique(base: Plan, given: dict[str, Any], function: Callable[..., Any]) -> UniquePlan | None:
+def _unique(base: ResolvedOptions, given: dict[str, Any], function: Callable[..., Any]) -> ResolvedUnique | None:
     text = given.get("unique", base.unique.template.text if base.unique else None)
     if text is None:
         if "unique" not in given:
@@ -266,10 +295,12 @@ def _unique(base: Plan, given: dict[str, Any], function: Callable[..., Any]) -> 
         window = base.unique.window if base.unique else 0
     if (scope == "window") != bool(window):
         raise ConfigError("unique_scope='window' needs unique_window=seconds; the other scopes do not take it")
-    return UniquePlan(_template(text, "unique", function), scope, window)
+    return ResolvedUnique(_template(text, "unique", function), scope, window)
 
 
-def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callable[..., Any]) -> ConcurrencyPlan | None:
+def _concurrency(
+    base: ResolvedOptions, given: dict[str, Any], name: str, function: Callable[..., Any]
+) -> ResolvedConcurrency | None:
     limit = given.get("concurrency", base.concurrency.limit if base.concurrency else None)
     key = given.get("concurrency_key", base.concurrency.template.text if base.concurrency else None)
     if limit is None and (key is None or ("concurrency" in given and "concurrency_key" not in given)):
@@ -277,13 +308,13 @@ def _concurrency(base: Plan, given: dict[str, Any], name: str, function: Callabl
     if key is None:
         key = "type:" + name.replace("{", "{{").replace("}", "}}")
     checked = validation.check_count(1 if limit is None else limit, "concurrency")
-    return ConcurrencyPlan(_template(key, "concurrency_key", function), checked)
+    return ResolvedConcurrency(_template(key, "concurrency_key", function), checked)
 
 
-def _rate(base: Plan, given: dict[str, Any], name: str) -> model.Rate | None:
+def _rate(base: ResolvedOptions, given: dict[str, Any], name: str) -> model.StartRate | None:
     text, burst = given.get("rate"), given.get("burst")
     if text is not None:
-        return rate_of(text, name, burst)
+        return parse_start_rate(text, name, burst)
     if burst is None:
         return base.rate if "rate" not in given else None
     if "rate" in given or base.rate is None:
@@ -291,13 +322,15 @@ def _rate(base: Plan, given: dict[str, Any], name: str) -> model.Rate | None:
     return replace(base.rate, burst=validation.check_count(burst, "burst"))
 
 
-def rate_of(text: str, bucket: str, burst: int | None = None) -> model.Rate:
-    """Parse a rate for the store: "100/minute" lets `burst` (100) jobs start at once, and one more every 0.6 s."""
+def parse_start_rate(text: str, bucket: str, burst: int | None = None) -> model.StartRate:
+    """Parse a rate for the store. "100/minute" means: `burst` jobs (default 100) may start at once, and one more every
+    0.6 s. `bucket`: all jobs whose rate has the same bucket share the limit.
+    """
     rate = parse(text)
     interval = rate.window * 1000 // rate.limit
     if interval < 1:
         raise ConfigError(f"rate {text!r} exceeds one job per microsecond; leave it out")
-    return model.Rate(bucket, interval, rate.limit if burst is None else validation.check_count(burst, "burst"))
+    return model.StartRate(bucket, interval, rate.limit if burst is None else validation.check_count(burst, "burst"))
 
 
 @lru_cache(maxsize=1024)

@@ -20,11 +20,11 @@ class Queues:
         self._core = core
 
     async def list(self) -> builtins.list[QueueInfo]:
-        """Return all queues with the number of their jobs by state."""
+        """Return all queues, each with the number of its jobs by state."""
         return await admin.list_queues(self._core)
 
     async def get(self, name: str) -> QueueInfo:
-        """Return one queue; an unknown name returns an empty queue."""
+        """Return one queue; for an unknown name, a queue without jobs."""
         return await admin.get_queue(self._core, name)
 
     async def pause(self, name: str) -> None:
@@ -36,12 +36,14 @@ class Queues:
         await admin.pause(self._core, name, paused=False)
 
     async def rate(self, name: str, rate: str | None, *, burst: int | None = None) -> None:
-        """Limit the rate at which jobs of a queue start, over all workers: "100/minute"; None: no limit. `burst`: how
-        many may start at once (default: all of them).
+        """Limit how many jobs of a queue start in a period, over all workers: "100/minute", or None for no limit.
+        `burst`: how many of them may start at once (default: all 100).
         """
-        await admin.limit(self._core, name, rate, burst)
+        await admin.limit_queue(self._core, name, rate, burst)
 
     async def drain(self, name: str, timeout: Duration | None = None) -> QueueInfo:
-        """Pause a queue and wait until none of its jobs run. Raises ResultTimeout; the queue stays paused."""
+        """Pause a queue and wait until none of its jobs run. Raises ResultTimeout after `timeout` seconds. The queue
+        stays paused in both cases.
+        """
         within = None if timeout is None else validation.to_seconds(timeout, "timeout", zero=True)
         return await admin.drain(self._core, name, within)

@@ -1,4 +1,4 @@
-"""The job types of a Backstay, by name."""
+"""The registry of a Backstay's job types, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERNAL_JOB_TYPES: Service[dict[str, BaseJobType[..., Any]]] = Service(
 
 
 def register(core: Core, job: BaseJobType[..., Any]) -> None:
-    """Add a job type. Raises ConfigError if one with this name exists."""
+    """Add a job type to the registry. Raises ConfigError if another one has the same name."""
     known = core.services.get(JOB_TYPES).setdefault(job.name, job)
     if known is not job:
         raise ConfigError(

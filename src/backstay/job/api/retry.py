@@ -18,14 +18,15 @@ from backstay.runtime.validation import Duration
 
 #: Longest delay before a retry, in seconds: a year.
 LONGEST_DELAY = 366 * 86400.0
-#: Bounds the power of the factor: keeps the float from overflowing.
+#: The largest exponent of the factor: a larger one could overflow the float.
 LARGEST_EXPONENT = 64
 JITTER = 0.5
 
 
 class Backoff(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds until the next attempt: `base` × `factor` ** (attempts so far - 1), at most `most`; with jitter, between
-    half of that and all of it. Travels with a job whose call sets its own backoff.
+    """The seconds until the next attempt are `base` × `factor` ** (attempts so far - 1), at most `most`. With jitter,
+    they are drawn at random between half of this value and the full value. A backoff that is
+    set for one enqueue, not in the definition of the job type, is stored with the job.
     """
 
     base: float
@@ -39,20 +40,22 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True):
         return random.uniform(seconds * JITTER, seconds) if self.jitter else seconds
 
 
-class OwnBackoff:
-    """A backoff function of the attempt number. Only a definition can have one: a function cannot be stored."""
+class FunctionBackoff:
+    """A backoff given as a function of the attempt number. Only the definition of a job type can have one, not a single
+    enqueue: a function cannot be stored with a job.
+    """
 
     def __init__(self, function: Callable[[int], Duration]) -> None:
         self.function = function
 
     def delay(self, attempt: int) -> float:
-        """Return the function's seconds. Raises ConfigError if it returns no duration; the worker records the error."""
+        """Return the seconds that the function returns. Raises ConfigError if it returns anything but a duration."""
         return validation.to_seconds(self.function(attempt), "backoff", zero=True)
 
 
-AnyBackoff = Backoff | OwnBackoff
+AnyBackoff = Backoff | FunctionBackoff
 #: Types that the option `backoff` accepts.
-BackoffLike = Backoff | OwnBackoff | Duration | Callable[[int], Duration]
+BackoffLike = Backoff | FunctionBackoff | Duration | Callable[[int], Duration]
 
 
 def fixed(seconds: Duration, *, jitter: bool = False) -> Backoff:
@@ -67,8 +70,8 @@ def exponential(
     factor: float = 2.0,
     jitter: bool = True,
 ) -> Backoff:
-    """Return a backoff of `base` seconds that doubles (or grows by `factor`) with each retry, up to `max`. jitter: draw
-    between half of the delay and all of it.
+    """Return a backoff of `base` seconds that doubles (or grows by `factor`) with each retry, up to `max`. With jitter,
+    each delay is drawn at random between half of this value and the full value.
     """
     first, most = validation.to_seconds(base, "base"), validation.to_seconds(max, "max")
     given = cast("object", factor)
@@ -82,12 +85,12 @@ def exponential(
 DEFAULT = exponential(1, max=300)
 
 
-def backoff(value: BackoffLike) -> AnyBackoff:
-    """Validate the option `backoff`."""
-    if isinstance(value, (Backoff, OwnBackoff)):
+def to_backoff(value: BackoffLike) -> AnyBackoff:
+    """Return the option `backoff` as a backoff: a number of seconds becomes a fixed one. Raises ConfigError."""
+    if isinstance(value, (Backoff, FunctionBackoff)):
         return value
     if callable(value):
-        return OwnBackoff(value)
+        return FunctionBackoff(value)
     return fixed(value)
 
 
@@ -96,7 +99,9 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """Retry the job after `after` seconds (None: after its backoff). Counts as an attempt, so it may be the last."""
+    """Retry the job after `after` seconds (None: after its backoff). It uses up an attempt: if none is left, the job
+    fails.
+    """
 
     def __init__(self, *, after: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for another attempt")
@@ -105,7 +110,7 @@ class Retry(Outcome):
 
 
 class Snooze(Outcome):
-    """Run the job again in `seconds`. Uses up no attempt: for a job that is not ready yet, not one that failed."""
+    """Run the job again in `seconds` without using up an attempt: the job cannot run yet, but has not failed."""
 
     def __init__(self, seconds: Duration, *, reason: str = "") -> None:
         super().__init__(reason or "the handler snoozed")
@@ -114,7 +119,7 @@ class Snooze(Outcome):
 
 
 class Cancel(Outcome):
-    """Cancel the job: nothing is left to do, and it is not a failure. Its dependents are skipped."""
+    """Cancel the job: it has nothing left to do and has not failed. Jobs that wait for it are skipped."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler cancelled")
@@ -122,7 +127,9 @@ class Cancel(Outcome):
 
 
 class Skip(Outcome):
-    """Skip the job: it need not run, and it is not a failure. Its dependents are skipped too."""
+    """Skip the job, which has not failed: the condition under which a workflow runs it does not hold. Jobs that wait
+    for it are skipped, too.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "its condition does not hold")

@@ -17,14 +17,16 @@ from backstay.job.api.caller_connection import (
     CallerConnection,
     CallerStore,
     TransactionControl,
-    refuse_connection,
+    unsupported_connection_error,
 )
 from backstay.runtime.core import Core
 from backstay.runtime.flows import maybe_await, run
 
 
 class PsycopgControl(TransactionControl):
-    """Controls psycopg connections, async or not, through psycopg's transaction blocks, which use savepoints."""
+    """Begins and ends a transaction block on a psycopg connection, async or not. It uses psycopg's own transaction
+    blocks, which are savepoints inside an open transaction.
+    """
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -43,7 +45,7 @@ class PsycopgControl(TransactionControl):
 
 
 class SqlAlchemyControl(TransactionControl):
-    """Controls SQLAlchemy connections and sessions, async or not."""
+    """Begins and ends a transaction block on a SQLAlchemy connection or session, async or not."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
@@ -59,7 +61,9 @@ class SqlAlchemyControl(TransactionControl):
 
 
 class DjangoControl(TransactionControl):
-    """Controls Django connections through `atomic`; Django's on_commit sends the announcements."""
+    """Begins and ends a transaction block on a Django connection with `atomic`. Django's `on_commit` announces the
+    enqueued jobs to workers.
+    """
 
     def __init__(self, given: Any) -> None:
         self._block: Any = import_module("django.db.transaction").atomic(using=given.alias)
@@ -80,8 +84,8 @@ def choose_control(store: CallerStore, caller: CallerConnection, driver: Any) ->
     return store.control(driver) or PsycopgControl(driver)
 
 
-class BaseTransaction:
-    """The part shared by the async and the blocking transaction. A block can be entered once."""
+class BaseTransactionBlock:
+    """The part of a transaction block that the async and the blocking API share. A block can be entered only once."""
 
     def __init__(self, core: Core, connection: Any) -> None:
         self._core = core
@@ -89,13 +93,13 @@ class BaseTransaction:
         self.connection = connection
         store = core.services.get(CALLER_STORE)
         if store is None:
-            raise refuse_connection("stay.transaction(conn)")
+            raise unsupported_connection_error("stay.transaction(conn)")
         self._store = store
         self._caller = CallerConnection(core, connection)
         self._control: TransactionControl | None = None
         self._pending = PendingAnnouncements(core)
-        #: The driver connection whose announcements this block collects; None for sessions and Django, which report
-        #: their commits themselves.
+        #: The driver connection of this block, which collects its announcements and sends them after the commit. None
+        #: for SQLAlchemy sessions and Django: their own commit events send the announcements.
         self._driver: Any = None
         self._outer: PendingAnnouncements | None = None
 
@@ -124,8 +128,8 @@ class BaseTransaction:
             self._outer.merge(self._pending)
 
 
-class AsyncTransaction(BaseTransaction):
-    """`async with stay.transaction(conn): …`."""
+class TransactionBlock(BaseTransactionBlock):
+    """The transaction block of the async API: `async with stay.transaction(conn): …`."""
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -137,8 +141,8 @@ class AsyncTransaction(BaseTransaction):
         await self._close(error)
 
 
-class Transaction(BaseTransaction):
-    """`with stay.transaction(conn): …`."""
+class BlockingTransactionBlock(BaseTransactionBlock):
+    """The transaction block of the blocking API: `with stay.transaction(conn): …`."""
 
     def __enter__(self) -> Self:
         run(self._open())

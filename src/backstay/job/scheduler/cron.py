@@ -1,8 +1,9 @@
-"""Cron schedules: parse five fields (minute, hour, day, month, weekday) and compute the moments in a time zone.
+"""Cron schedules: parse five fields (minute, hour, day, month, weekday) and compute when a schedule fires.
 
 Daylight saving: a schedule with explicit hours follows the local wall clock. A local time that the clocks skip is
 shifted by the length of the gap (02:30 becomes 03:30); a local time that occurs twice counts at its first occurrence
-only. A schedule with `*` for the hour follows elapsed time: it fires as often in those nights as in any other.
+only. A schedule with `*` for the hour follows elapsed time: it fires as often per hour while the clocks change as at
+any other time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MACROS = {
 }
 MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 WEEKDAYS = {name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
-#: Each field's name, smallest and largest value, and the names of its values.
+#: Each field's name, smallest and largest value, and the names that may stand for values, such as jan or mon.
 FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
@@ -38,15 +39,16 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("weekday", 0, 7, WEEKDAYS),
 )
 PART = re.compile(r"(\*|[0-9a-z]+)(?:-([0-9a-z]+))?(?:/([0-9]+))?", re.ASCII)
-#: Days to search: 29 February may be eight years away. A day not found within nine years never comes.
-FURTHEST = 366 * 9
-#: No time zone changes its offset by more. This far from a change, each local time occurs exactly once.
-JUMP = timedelta(hours=3)
+#: How many days to search for a match: 29 February may be eight years away. A day not found within nine years never
+#: comes.
+SEARCH_DAYS = 366 * 9
+#: No time zone shifts its offset by more than this, so at this distance from a shift each local time occurs once.
+LARGEST_SHIFT = timedelta(hours=3)
 SUNDAY = 7
 
 
 class Cron:
-    """One cron schedule. Moments are aware datetimes in UTC, on whole minutes."""
+    """One cron schedule. The moments at which it fires are aware datetimes in UTC, on whole minutes."""
 
     def __init__(self, text: str, timezone: str = "UTC") -> None:
         self.text = text
@@ -66,7 +68,7 @@ class Cron:
         self._minutes, self._hours = sorted(minutes), sorted(hours)
         self._days, self._months = days, months
         self._weekdays = {day % SUNDAY for day in weekdays}
-        #: Standard cron rule: when both day and weekday are restricted, a day that matches either fires.
+        #: Standard cron rule: if both day and weekday are restricted, a date that matches one of them is enough.
         self._any_day, self._any_weekday = words[2].startswith("*"), words[4].startswith("*")
         self._uses_elapsed_time = words[1].startswith("*")
         if self.next(datetime(2024, 1, 1, tzinfo=UTC)) is None:
@@ -76,33 +78,37 @@ class Cron:
         return f"Cron({self.text!r}, {self.zone.key!r})"
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first moment after `after`; None if there is none within nine years."""
-        start = self._wall(after if self._has_constant_offset(after) else after - JUMP)
+        """Return the first moment after `after` at which the schedule fires; None: it does not within nine years."""
+        start = self._wall(after if self._has_constant_offset(after) else after - LARGEST_SHIFT)
         best: datetime | None = None
         for wall in self._walls(start, step=1):
             moments = self._moments(wall)
             for moment in moments:
                 if moment > after and (best is None or moment < best):
                     best = moment
-            if best is not None and (self._has_constant_offset(best) or (moments and moments[0] > best + JUMP)):
+            if best is not None and (
+                self._has_constant_offset(best) or (moments and moments[0] > best + LARGEST_SHIFT)
+            ):
                 return best
         return best
 
     def previous(self, before: datetime) -> datetime | None:
-        """Return the last moment at or before `before`; None if there is none within nine years."""
-        start = self._wall(before if self._has_constant_offset(before) else before + JUMP)
+        """Return the last moment up to `before` (inclusive) at which the schedule fires; None: none in nine years."""
+        start = self._wall(before if self._has_constant_offset(before) else before + LARGEST_SHIFT)
         best: datetime | None = None
         for wall in self._walls(start, step=-1):
             moments = self._moments(wall)
             for moment in moments:
                 if moment <= before and (best is None or moment > best):
                     best = moment
-            if best is not None and (self._has_constant_offset(best) or (moments and moments[-1] < best - JUMP)):
+            if best is not None and (
+                self._has_constant_offset(best) or (moments and moments[-1] < best - LARGEST_SHIFT)
+            ):
                 return best
         return best
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Yield all moments after `after`, up to and including `until`."""
+        """Yield all moments at which the schedule fires after `after`, up to and including `until`."""
         moment = self.next(after)
         while moment is not None and moment <= until:
             yield moment
@@ -113,12 +119,19 @@ class Cron:
         return moment.astimezone(self.zone).replace(second=0, microsecond=0, tzinfo=None)
 
     def _has_constant_offset(self, moment: datetime) -> bool:
-        """Whether the zone's offset is constant around the moment, so that wall times and moments sort alike."""
-        offsets = {(moment + shift).astimezone(self.zone).utcoffset() for shift in (-JUMP, timedelta(0), JUMP)}
+        """Whether the zone's UTC offset is the same LARGEST_SHIFT before the moment, at it and LARGEST_SHIFT after it.
+        Then no clock change is near, so a later local time near the moment is also a later moment.
+        """
+        offsets = {
+            (moment + shift).astimezone(self.zone).utcoffset()
+            for shift in (-LARGEST_SHIFT, timedelta(0), LARGEST_SHIFT)
+        }
         return len(offsets) == 1
 
     def _moments(self, wall: datetime) -> list[datetime]:
-        """Return the moments at which the local clock shows `wall`: none, one or two."""
+        """Return the moments (in UTC) at which the schedule fires for the local time `wall`: one for a schedule with
+        explicit hours; none, one or two for a schedule that follows elapsed time.
+        """
         first = wall.replace(tzinfo=self.zone).astimezone(UTC)
         if not self._uses_elapsed_time:
             return [first]
@@ -126,11 +139,13 @@ class Cron:
         return sorted({moment for moment in (first, second) if self._wall(moment) == wall})
 
     def _walls(self, start: datetime, step: int) -> Iterator[datetime]:
-        """Yield the matching wall-clock times from `start` on, forwards (step=1) or backwards (step=-1)."""
+        """Yield the local wall-clock times that match the schedule, from `start` on, forwards (step=1) or backwards
+        (step=-1).
+        """
         hours = self._hours if step > 0 else self._hours[::-1]
         minutes = self._minutes if step > 0 else self._minutes[::-1]
         day = start.date()
-        for _ in range(FURTHEST):
+        for _ in range(SEARCH_DAYS):
             if self._fits(day):
                 for hour in hours:
                     if day == start.date() and (hour < start.hour if step > 0 else hour > start.hour):
@@ -154,8 +169,8 @@ class Cron:
 
 
 @lru_cache(maxsize=1024)
-def cron(text: str, timezone: str = "UTC") -> Cron:
-    """Parse a schedule. Cached: each schedule is parsed once."""
+def parse_cron(text: str, timezone: str = "UTC") -> Cron:
+    """Parse a schedule, or return it from a cache. Raises ConfigError for an invalid schedule or time zone."""
     return Cron(text, timezone)
 
 

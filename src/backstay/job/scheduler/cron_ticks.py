@@ -1,6 +1,6 @@
 """Enqueue the jobs of due cron entries.
 
-Any number of processes may tick at once: the store makes one job per entry and moment.
+Any number of processes may tick at once: the store enqueues only one job per entry and moment.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from backstay.job.api.definition import BaseJobType
 from backstay.job.api.registry import JOB_TYPES
 from backstay.job.flows import send
 from backstay.job.model import Tick
-from backstay.job.scheduler.cron import Cron, cron
+from backstay.job.scheduler.cron import Cron, parse_cron
 from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 from backstay.runtime.lease import instant
 
-#: Longest pause between ticks, in seconds: jobs may be defined, and clocks corrected, in the meantime.
+#: Longest pause between ticks, in seconds, so that new cron entries and corrections of the clock are noticed.
 LONGEST_SLEEP = 30.0
-#: Shortest pause, in seconds: a tick that wakes slightly before the moment tries again after this.
+#: Shortest pause between ticks, in seconds. A tick that runs slightly before its moment is repeated after this pause.
 SHORTEST_SLEEP = 0.01
-#: With catch_up="skip", a moment more than this many seconds ago counts as missed.
+#: With catch_up="skip", a moment that is more than this many seconds ago counts as missed.
 GRACE = 60.0
 #: With catch_up="all", one tick enqueues at most this many missed moments.
 MOST_CAUGHT_UP = 1000
@@ -31,11 +31,11 @@ MOST_CAUGHT_UP = 1000
 def cron_entries(core: Core) -> dict[str, tuple[BaseJobType[..., Any], Cron]]:
     """Return the job types with a cron schedule, by name."""
     types = core.services.get(JOB_TYPES)
-    return {name: (job, cron(job.cron, job.timezone)) for name, job in types.items() if job.cron}
+    return {name: (job, parse_cron(job.cron, job.timezone)) for name, job in types.items() if job.cron}
 
 
 async def tick(core: Core) -> float:
-    """Enqueue the jobs of all due moments. Returns the seconds until the next tick."""
+    """Enqueue the jobs of all cron entries that are due. Returns the seconds until the next tick."""
     entries = cron_entries(core)
     if not entries:
         return LONGEST_SLEEP
@@ -54,7 +54,7 @@ async def tick(core: Core) -> float:
 def due_moments(schedule: Cron, catch_up: str, last: datetime, now: datetime) -> list[datetime]:
     """Return the moments after `last` for which a job is enqueued now.
 
-    catch_up="one": the latest, however late. "skip": the latest, unless it is over a minute late. "all": every one.
+    catch_up="one": the latest one, however late. "skip": the latest one, unless it is over a minute late. "all": all.
     """
     if catch_up == "all":
         moments: list[datetime] = []

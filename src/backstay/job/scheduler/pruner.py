@@ -10,7 +10,7 @@ from backstay.runtime.core import Core
 
 log = logging.getLogger("backstay")
 
-#: Seconds between prunings, and the most jobs deleted in one store call.
+#: PRUNE: seconds between prunings. PRUNE_STEP: the most jobs that one store call deletes.
 PRUNE, PRUNE_STEP = 60.0, 1000
 #: Seconds between checks of workflow runs: a run past its deadline is cancelled at most this much later.
 CHECK = 5.0
@@ -19,7 +19,9 @@ KEEP = 1_000_000
 
 
 async def prune(core: Core, keep: int = KEEP) -> int:
-    """Delete finished jobs past their retention and the oldest completed jobs above `keep`. Returns how many."""
+    """Delete finished jobs past their retention and, in each shard, the oldest completed jobs beyond the newest `keep`.
+    Returns how many.
+    """
     store, count = core.services.get(JOB_STORE), 0
     for shard in range(store.shards):
         while True:
@@ -31,14 +33,14 @@ async def prune(core: Core, keep: int = KEEP) -> int:
 
 
 async def check_runs(core: Core) -> int:
-    """Cancel runs past their deadline and repair runs whose counts disagree with their jobs. Returns how many it
-    repaired: more than 0 indicates a bug in a store.
+    """Cancel runs past their deadline and repair runs whose stored job counts are wrong. Returns how many it repaired:
+    more than 0 indicates a bug in a store.
     """
     store, count = core.services.get(JOB_STORE), 0
     for shard in range(store.shards):
         repaired = await send(core, store.check_runs(shard))
         for run_id in repaired:
-            log.error("run %s did not agree with its jobs and was repaired: please report this", run_id)
-            core.telemetry.emit("run.mended", id=run_id)
+            log.error("the job counts of run %s were wrong and have been repaired: please report this bug", run_id)
+            core.telemetry.emit("run.repaired", id=run_id)
         count += len(repaired)
     return count

@@ -1,7 +1,7 @@
 """The scheduler: ticks cron entries, prunes finished jobs and checks workflow runs, each in its own loop.
 
 Every worker runs these loops. `stay.scheduler()` runs them without a worker, for deployments whose workers come and go.
-Any number of processes may run them at once; the store makes one job per cron moment.
+Any number of processes may run them at once; the store enqueues only one job per cron entry and moment.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from backstay.runtime.loop import Loop
 
 
 def background_loops(core: Core, keep: int = KEEP) -> list[Loop]:
-    """Return the three loops, not started; the caller starts them on its event loop."""
+    """Return the loops for cron, pruning and checks of runs. The caller starts them on its event loop."""
 
-    async def ticking() -> float:
+    async def tick_cron() -> float:
         return await tick(core)
 
-    async def pruning() -> None:
+    async def prune_jobs() -> None:
         await prune(core, keep)
 
-    async def checking() -> None:
+    async def check_all_runs() -> None:
         await check_runs(core)
 
     return [
-        Loop(ticking, name="scheduler", every=LONGEST_SLEEP, telemetry=core.telemetry),
-        Loop(pruning, name="pruner", every=PRUNE, telemetry=core.telemetry),
-        Loop(checking, name="runs", every=CHECK, telemetry=core.telemetry),
+        Loop(tick_cron, name="scheduler", every=LONGEST_SLEEP, telemetry=core.telemetry),
+        Loop(prune_jobs, name="pruner", every=PRUNE, telemetry=core.telemetry),
+        Loop(check_all_runs, name="runs", every=CHECK, telemetry=core.telemetry),
     ]
 
 
 class Scheduler:
-    """Run cron and pruning without a worker: `await stay.scheduler().run()` returns after `stop()`."""
+    """Runs cron and pruning without a worker: `await stay.scheduler().run()` returns after `stop()`."""
 
     def __init__(self, core: Core, keep: int = KEEP) -> None:
         self._core = core

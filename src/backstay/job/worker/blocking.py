@@ -1,4 +1,4 @@
-"""The worker of the blocking API: runs the async worker on an event loop of its own."""
+"""The worker of the blocking API: runs an async worker on its own event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backstay.job.worker.worker import Worker
 
 
 class AsyncTwin(Protocol):
-    """An async Backstay over the same engine with the same job types."""
+    """The async Backstay that a BlockingWorker runs on. It has the settings and job types of the blocking Backstay."""
 
     @property
     def worker(self) -> Callable[..., Worker]: ...
@@ -29,7 +29,9 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class BlockingWorker:
-    """`run()` blocks until the worker has stopped; `stop()` may be called from any thread or a signal handler."""
+    """A worker of a blocking Backstay. `run()` blocks until the worker has stopped; `stop()` may be called on any
+    thread or in a signal handler.
+    """
 
     def __init__(self, twin: Callable[[], AbstractAsyncContextManager[AsyncTwin]], options: dict[str, Any]) -> None:
         self._twin = twin
@@ -45,7 +47,7 @@ class BlockingWorker:
 
     @property
     def done(self) -> int:
-        """The number of attempts finished and acknowledged by this worker."""
+        """The number of attempts that this worker has finished and the store has acknowledged."""
         return self._worker.done if self._worker is not None else 0
 
     @property
@@ -54,7 +56,7 @@ class BlockingWorker:
         return self._worker.running if self._worker is not None else 0
 
     def run(self, *, burst: bool = False) -> None:
-        """Work until stopped. burst=True: return once no job is left that this worker could run now."""
+        """Work until stopped. burst=True: also return once no job is left that this worker could run now."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -73,8 +75,8 @@ class BlockingWorker:
             await worker.run(burst=burst)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop claiming, wait up to `drain` seconds for running jobs, and release the others. A second call, or
-        now=True, does not wait. Thread-safe.
+        """Stop claiming, wait up to `drain` seconds for the running jobs, then interrupt and release those that still
+        run. A second call, or now=True, does not wait. Thread-safe.
         """
         self._stops.append(now)
         worker, loop = self._worker, self._loop

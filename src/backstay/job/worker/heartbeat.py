@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from backstay.engine.base import Micros
 from backstay.job.flows import send
-from backstay.job.model import Worker
+from backstay.job.model import WorkerRecord
 
 if TYPE_CHECKING:
     from backstay.job.store import Store
@@ -21,8 +21,8 @@ BEAT, MISSED = 10.0, 3
 Status = Literal["idle", "busy", "offline"]
 
 
-def status_of(worker: Worker, now: Micros, *, busy: bool = False) -> Status:
-    """Derive a worker's status from its last heartbeat. `busy`: the caller knows that it runs a job."""
+def status_of(worker: WorkerRecord, now: Micros, *, busy: bool = False) -> Status:
+    """Derive a worker's status from its last heartbeat. `busy`: the caller knows that the worker runs a job."""
     if now - worker.beat > MISSED * BEAT * 1_000_000:
         return "offline"
     return "busy" if busy or worker.running else "idle"
@@ -44,9 +44,9 @@ class Heartbeat:
         self.draining = False
 
     async def beat(self) -> None:
-        """Send one heartbeat: the tick of a `Loop`."""
-        running = self._slots.running()
-        worker = Worker(
+        """Send one heartbeat. A `Loop` (runtime/loop.py) calls this method every BEAT seconds."""
+        running = self._slots.running_attempts()
+        worker = WorkerRecord(
             id=self._worker,
             queues=self._queues,
             labels=self._labels,

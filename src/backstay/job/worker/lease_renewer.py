@@ -1,7 +1,7 @@
 """Renew the leases of running jobs on the keeper's thread, so a handler that blocks the event loop keeps its lease.
 
-One call per shard renews all leases. The store's reply to a renewal alone decides that a lease is lost or that its job
-is to be cancelled; a cancel hint (the hub's channel `owls`) only makes the worker renew sooner.
+One call per shard renews all leases. Only the store's reply to a renewal decides whether a lease is lost or its job is
+to be cancelled. A message on the hub's channel `owls` (short for "ownership lost") only makes the worker renew sooner.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
-from backstay.job.model import Renewal
+from backstay.job.exchange import Renewal
 from backstay.job.worker.execution.attempt import FOREVER, Attempt
-from backstay.runtime.keeper import LONGEST_CALL, RETRY_AT_LEAST, RETRY_AT_MOST, TOGETHER
+from backstay.runtime.lease_keeper import LONGEST_CALL, RETRY_AT_LEAST, RETRY_AT_MOST, TOGETHER
 
 if TYPE_CHECKING:
     from backstay.job.store import Store
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 #: Progress is stored within about this many seconds.
 PROGRESS_WITHIN = 1.0
 
-#: A handler this many seconds past its limit has blocked the event loop; otherwise the loop would have abandoned it.
+#: If a handler still runs this many seconds after it should have been abandoned, it must be blocking the event loop:
+#: otherwise the loop would have abandoned it.
 OVERDUE = 1.0
 
-#: Called on the event loop with an attempt whose lease is lost or which is to be cancelled, and the reason.
+#: A callback on the event loop. Its arguments are an attempt, which has lost its lease or is to be cancelled, and the
+#: reason in words.
 OnAttempt = Callable[[Attempt, str], None]
 
 
@@ -69,7 +71,9 @@ class LeaseRenewer:
             self._core.keeper.wake(renew_at)
 
     def renew_now(self, job_id: str | None = None) -> None:
-        """Renew at once, after a message that the job's lease is lost or its cancellation requested; None: all jobs."""
+        """Renew the job's lease at once or, if `job_id` is None, all leases. Called when the hub reports that the lease
+        is lost or that the job's cancellation is requested: the store's reply to the renewal says which.
+        """
         found = list(self._slots.leased.values()) if job_id is None else [self._slots.leased.get(job_id)]
         for attempt in found:
             if attempt is not None and attempt.finish is None:
@@ -104,7 +108,9 @@ class LeaseRenewer:
         wake_at = min(
             (min(a.renew_at, a.deadline) for a in list(self._slots.leased.values()) if a.why != "lost"), default=FOREVER
         )
-        if wake_at <= now:  # the lease of a finished, unacknowledged attempt has expired
+        # An attempt has ended and its lease has expired, but the store has not acknowledged its outcome yet. There is
+        # nothing to renew, so look again later.
+        if wake_at <= now:
             wake_at = now + RETRY_AT_MOST
         self._wake_at = min(self._wake_at, wake_at)
         return wake_at
@@ -129,7 +135,7 @@ class LeaseRenewer:
         sent = steady()
         waiting = [attempt for attempts in due.values() for attempt in attempts]
         for attempt in waiting:
-            attempt.renew_at = FOREVER  # other threads may set an earlier time during the call
+            attempt.renew_at = FOREVER  # reset before the call: another thread may request a renewal during it
         try:
             answers = self._core.engine.apply_many(ops, timeout)
         except BaseException:

@@ -1,8 +1,9 @@
-"""The outbox relay: delivers ended chains to jobs in other shards that wait for them.
+"""The outbox relay: delivers the outcomes of ended chains to jobs in other shards that wait for them.
 
-The exchange that ends a chain also writes the delivery into its shard's outbox, so none is lost. The worker that ended
-the chain delivers it at once; every worker also sweeps the outboxes for deliveries that a dead worker left. Delivering
-twice is safe: it removes a blocker from a set.
+The exchange that ends a chain also writes an entry into the outbox of its shard, so no delivery is lost. The worker
+that ended the chain delivers the entry at once; every worker also sweeps the outboxes for entries of workers that died.
+Delivering twice is safe: a delivery removes the chain from the set of the job's blockers, so the second one changes
+nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from backstay.errors import BackstayError
 from backstay.job.api.announcer import ANNOUNCER
+from backstay.job.exchange import Delivery
 from backstay.job.flows import send
 from backstay.job.ids import shard_of
-from backstay.job.model import Delivery
 
 if TYPE_CHECKING:
     from backstay.job.store import Store
@@ -35,16 +36,16 @@ class OutboxRelay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def deliver_soon(self, shard: int, deliveries: Sequence[Delivery]) -> asyncio.Task[None]:
-        """Start delivering at once, asynchronously. Returns the task."""
+        """Start a task that delivers these entries of a shard's outbox, and return it."""
         task = asyncio.get_running_loop().create_task(self._try_deliver(shard, deliveries))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def sweep(self) -> None:
-        """Deliver everything in the outboxes of all shards: the tick of a `Loop`."""
+        """Deliver all entries in the outboxes of all shards. A `Loop` calls this every SWEEP seconds."""
         for shard in range(self._store.shards):
-            while left := await send(self._core, self._store.undelivered(shard, BATCH)):
+            while left := await send(self._core, self._store.read_outbox(shard, BATCH)):
                 await self.deliver(shard, left)
                 if len(left) < BATCH:
                     break
@@ -57,7 +58,7 @@ class OutboxRelay:
         for there, mine in by_shard.items():
             ready = await send(self._core, self._store.deliver(there, mine))
             self._core.services.get(ANNOUNCER).announce(ready)
-        await send(self._core, self._store.delivered(shard, deliveries))
+        await send(self._core, self._store.ack_deliveries(shard, deliveries))
 
     async def _try_deliver(self, shard: int, deliveries: Sequence[Delivery]) -> None:
         try:
@@ -66,6 +67,6 @@ class OutboxRelay:
             self._core.telemetry.emit("job.undelivered", shard=shard, why=type(error).__name__)
 
     async def close(self) -> None:
-        """Wait up to two seconds for deliveries under way; a later sweep of any worker finishes the others."""
+        """Wait up to two seconds for deliveries under way; a sweep of any worker repeats those that did not finish."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=2.0)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from backstay.engine.base import steady
 
 if TYPE_CHECKING:
-    from backstay.job.model import ExchangeReply
+    from backstay.job.exchange import ExchangeReply
     from backstay.job.worker.execution.attempt import Attempt
     from backstay.job.worker.slots import Slots
     from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
 
-#: The event name of each stored outcome.
+#: The telemetry event (`job.…`) of each kind of outcome.
 EVENTS = {
     "complete": "completed",
     "fail": "failed",
@@ -80,7 +80,7 @@ def _log(attempt: Attempt, kind: str) -> None:
     suffix = f": {cause}" if cause else ""
     log.log(
         LOGGED[kind],
-        "%s %s at attempt %d of %d%s",
+        "%s %s (attempt %d of %d)%s",
         attempt.name,
         WORDS[kind],
         job.attempt,

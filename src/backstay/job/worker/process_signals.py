@@ -1,7 +1,8 @@
 """Signal handling of a worker: the first SIGTERM or SIGINT drains it, the second stops it at once.
 
-The event loop handles a signal unless a job's handler blocks it. Python's own signal handler runs even then, as soon as
-the blocking handler executes its next bytecode or its system call is interrupted, and can end that handler.
+Usually the event loop handles a signal. It cannot while a job's handler blocks the loop. But even then Python runs its
+own signal handler in the main thread, between two bytecodes of the job's handler or when the signal interrupts a system
+call. An exception that is raised there ends the job's handler.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ class ProcessSignals:
         self._before: dict[signal.Signals, Any] = {}
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        #: When (monotonic clock) each signal came, even if the event loop has not handled it yet; the first one's name.
+        #: When (monotonic clock) each signal came, even if the event loop has not handled it yet.
         self.received: list[float] = []
+        #: The name of the first signal.
         self.name = ""
         self._target: Attempt | None = None
-        #: How many signals sent by `interrupt_blocking` the event loop has still to skip.
+        #: How many signals that `interrupt_blocking` sent have not reached the event loop yet. When the loop gets them,
+        #: it must not take them for requests to stop the worker.
         self._own_signals = 0
 
     def install(self) -> None:
@@ -56,8 +59,8 @@ class ProcessSignals:
             signal.signal(number, handler)
 
     def interrupt_blocking(self, target: Attempt) -> None:
-        """End a job's handler that blocks the event loop by raising CancelledError inside it. Call it from another
-        thread.
+        """Raise CancelledError inside a job's handler that blocks the event loop, to end the handler. Call it from
+        another thread.
         """
         if self._before:
             self._target = target
@@ -84,8 +87,8 @@ class ProcessSignals:
 
 
 def _is_free(handler: Any) -> bool:
-    """Whether the program has installed no handler of its own. asyncio.run()'s does not count: it would cancel the
-    worker without draining it.
+    """Whether the program has installed no signal handler of its own. The handler of asyncio.run() does not count: it
+    would cancel the worker without draining it.
     """
     runner = getattr(getattr(handler, "func", None), "__self__", None)
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(runner, asyncio.Runner)

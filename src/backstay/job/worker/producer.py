@@ -2,8 +2,8 @@
 
 At the end of each event loop turn in which something changed, every free channel starts one exchange: it acknowledges
 the finished attempts of its shard and claims as many jobs as there are free slots. An idle worker thus acknowledges at
-once, a busy one in batches. A shard that returned nothing is not asked again until an announcement, its `next_in` or
-the poll interval makes it worthwhile.
+once, a busy one in batches. After a claim that returned fewer jobs than it asked for, the worker claims from that shard
+again only after an announcement, when the shard's next job is due (`next_in`), or after the poll interval.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
 from backstay.errors import Closed
-from backstay.job.model import Claim, DirectHandoff, ExchangeReply, Failure, Finish, WaitingClaimSpec
-from backstay.job.worker.channel import Identity, WorkerChannel
+from backstay.job.exchange import Claim, DirectHandoff, ExchangeReply, WaitingClaimSpec
+from backstay.job.model import Failure, Finish
+from backstay.job.worker.channel import WorkerChannel, WorkerIdentity
+from backstay.job.worker.claim_size import ClaimSizer
+from backstay.job.worker.clock_watch import ClockWatch
 from backstay.job.worker.shard_state import MANY, ShardState
 from backstay.job.worker.waiting_claim import WaitingClaim
 
@@ -35,11 +38,11 @@ log = logging.getLogger("backstay")
 POLL = 2.5
 #: With short leases the poll interval equals the lease, but is never shorter than this.
 SHORTEST_POLL = 1.0
-#: Seconds between polls of a worker without free slots: it still reaps expired leases for the other workers.
+#: Seconds between polls of a worker without free slots: they still reap expired leases, whose jobs other workers run.
 FULL_POLL = 5.0
-#: The most announcement counters that one claim names.
+#: A claim names at most this many announcement counters; after more announcements, the worker claims without them.
 MOST = 20
-#: Seconds that a low-value poll waits, so that several coalesce.
+#: Seconds after which `poll_soon` polls, so that several calls cause one poll.
 SOON = 0.1
 
 
@@ -50,7 +53,7 @@ class Producer:
         self,
         core: Core,
         store: Store,
-        identity: Identity,
+        identity: WorkerIdentity,
         slots: Slots,
         order: QueueOrder,
         *,
@@ -69,9 +72,7 @@ class Producer:
         self._start = start
         self._on_acknowledged = on_acknowledged
         self._loop = asyncio.get_running_loop()
-        self._channels = store.channels_per_shard
-        #: From this many finished attempts on, one channel acknowledges while the other claims; 0: never.
-        self._split_from = max(2, slots.size // 4) if store.splits_claim_and_ack and store.channels_per_shard > 1 else 0
+        self._sizer = ClaimSizer(store, slots, prefetcher)
         self.shards = [
             ShardState(
                 n,
@@ -82,10 +83,9 @@ class Producer:
             )
             for n in range(store.shards)
         ]
-        #: How many jobs a poll claims: one channel's share of the slots.
-        self._poll_size = max(1, -(-slots.size // (store.channels_per_shard * store.shards)))
-        #: Shards are polled in turn, about one command per interval in total, but each often enough to reap its
-        #: expired leases in time.
+        self._clocks = [ClockWatch(core.telemetry, n) for n in range(store.shards)]
+        #: Seconds between polls of one shard: longer with several shards, so that all of them together are polled about
+        #: as often as one, but at most a third of a lease, so that expired leases are reaped in time.
         poll = min(POLL, max(SHORTEST_POLL, lease))
         self._poll = poll * max(1.0, min(float(store.shards), lease / 3 / poll))
         self.waiting_claim = WaitingClaim(core, order, poll=self._poll, lease=lease)
@@ -96,18 +96,19 @@ class Producer:
         self._idle_waiter: asyncio.Future[None] | None = None
         self._next_shard = 0
         self.claiming = True
-        #: Called when nothing runs and no shard has more jobs.
+        #: Called when no handler runs and no shard has further jobs for this worker.
         self.on_exhausted: Callable[[], None] | None = None
         #: Called after every flush.
         self.on_change: Callable[[], None] | None = None
         #: Called when the Backstay was closed while the worker ran.
         self.on_closed: Callable[[], None] | None = None
         self._closed = False
-        #: Attempts were acknowledged since the last poll of all shards; they may have made jobs pending in any shard.
+        #: Whether attempts were acknowledged since the last poll of all shards: they may have made jobs pending in any
+        #: shard.
         self._recheck_needed = False
         #: Outbox deliveries under way to other shards, where they may make jobs pending.
         self._deliveries: set[asyncio.Task[None]] = set()
-        #: Exchanges started so far, without those that the store denied.
+        #: Exchanges started so far, without those that the store denied (`ExchangeReply.denied`).
         self.exchanges = 0
 
     # ── events ──
@@ -130,7 +131,7 @@ class Producer:
             self._loop.call_soon(self._flush)
 
     def expect_jobs(self, count: int) -> None:
-        """Record that about `count` jobs became pending in some shard."""
+        """Record that about `count` jobs became pending; it is not known in which shard."""
         for shard in self.shards:
             shard.announced = True
             shard.hints_only = shard.hints_only or not shard.expected
@@ -138,8 +139,8 @@ class Producer:
         self.schedule_flush()
 
     def on_announcement(self, hint: str) -> None:
-        """Claim announced jobs; the claim itself takes from the announcement's counter. An idle worker claims at once,
-        without waiting for the end of the turn.
+        """Claim announced jobs; the claim itself takes from the announcement's counter. Unless a flush is already
+        scheduled, claim at once, without waiting for the end of the event loop turn.
         """
         if self.spare_capacity() <= 0:
             self.mark_dirty()
@@ -147,7 +148,7 @@ class Producer:
         for shard in self.shards:
             shard.announced = True
             shard.hints_only = shard.hints_only or not shard.expected
-            shard.expected = max(shard.expected, self._poll_size)
+            shard.expected = max(shard.expected, self._sizer.poll_size)
             if len(shard.hints) >= MOST:
                 self._mark_for_poll(shard)
             elif shard.hints_only:
@@ -157,7 +158,7 @@ class Producer:
         self._flush()
 
     def on_handoff(self, handoff: DirectHandoff) -> None:
-        """Start a job that an enqueuer handed to this worker's waiting claim."""
+        """Start a job that an enqueue handed to this worker's waiting claim."""
         for shard in self.shards:
             for channel in shard.channels:
                 if channel.accept_handoff(handoff):
@@ -165,7 +166,9 @@ class Producer:
                     return
 
     def _on_late_handoff(self, shard: int, reply: ExchangeReply, sent: float) -> None:
-        """Start a job whose handoff message was lost and which came with the reply to a later exchange."""
+        """Start the jobs of a handoff that came with the reply to a later exchange, because its message was lost, or
+        whose message came during an exchange.
+        """
         if reply.jobs:
             self._start(reply, shard, sent)
 
@@ -190,38 +193,43 @@ class Producer:
         return int(max(0, self._slots.free - max(shard.expected for shard in self.shards)))
 
     def mark_dirty(self) -> None:
-        """Record that jobs became pending while no slot was free: poll every shard once a slot is free. A finished
-        attempt claims only from its own shard, and the announcements of other shards may be used up by then.
+        """Record that jobs became pending while no slot was free: poll every shard once a slot is free. Otherwise the
+        worker would claim only from the shard of the job that finished, and jobs in other shards would wait for the
+        next poll.
         """
         for shard in self.shards:
             shard.announced = True
             self._mark_for_poll(shard)
 
     def poll_soon(self) -> None:
-        """Poll every shard within SOON seconds: a job may be there, but an immediate claim is not worth its price."""
+        """Poll every shard within SOON seconds: there may be a job for this worker, but it is too unlikely for an
+        immediate claim.
+        """
         at = steady() + SOON
         for shard in self.shards:
             shard.poll_at = min(shard.poll_at, at)
         self._arm_timer(at)
 
     def poll_all(self) -> None:
-        """Poll every shard at the end of this turn."""
+        """Poll every shard at the end of this event loop turn."""
         for shard in self.shards:
             shard.announced = True
             self._mark_for_poll(shard)
         self.schedule_flush()
 
     def _mark_for_poll(self, shard: ShardState) -> None:
-        """Make the next exchange of this shard claim without naming announcements."""
-        shard.expected = max(shard.expected, self._poll_size)
+        """Make the next exchange with this shard claim any jobs, not only announced ones."""
+        shard.expected = max(shard.expected, self._sizer.poll_size)
         shard.hints_only = False
         shard.hints.clear()
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing is unacknowledged or under way and every shard's last claim returned all it had."""
+        """Whether every attempt is acknowledged, no exchange is under way, and no shard has further jobs."""
         under_way = self._flush_scheduled or bool(self._deliveries)
-        return not under_way and all(shard.is_idle and not shard.expected for shard in self.shards)
+        return not under_way and all(
+            shard.is_idle and not shard.expected and not shard.has_locked_jobs for shard in self.shards
+        )
 
     @property
     def unreachable_since(self) -> float:
@@ -270,9 +278,7 @@ class Producer:
             for shard in shards:
                 shard.finished.clear()
                 shard.suspects.clear()
-        claimable = sum(1 for shard in shards if shard.expected) or 1
-        # With two channels, each claims half of the slots: while one exchange travels, the other's jobs run.
-        share = -(-slots.size // (self._channels * claimable))
+        share = self._sizer.share(shards)
         start = self._next_shard
         self._next_shard = (start + 1) % len(shards)
         for offset in range(len(shards)):
@@ -286,7 +292,7 @@ class Producer:
                 if shard.suspects:
                     self._send(shard, channel, [shard.suspects.pop()], 0)
                     continue
-                if self._splits_traffic(shard):
+                if self._sizer.splits_traffic(shard):
                     self._send_split(shard, channel)
                     continue
                 slots.prefetch = 0
@@ -306,8 +312,8 @@ class Producer:
                 self.on_exhausted()
 
     def _channels_in_order(self, shard: ShardState) -> list[WorkerChannel]:
-        """Return the channel with a waiting claim first: its exchange withdraws the claim, and the slot reserved for
-        that claim is free for a job already handed to it.
+        """Return the shard's channels, the one with a waiting claim first: its exchange withdraws that claim. If
+        another channel claimed first, a job already handed to the waiting claim might find no free slot.
         """
         channels = shard.channels
         return (
@@ -322,53 +328,18 @@ class Producer:
             return False
         return all(not each.busy or each is channel for each in shard.channels)
 
-    def _splits_traffic(self, shard: ShardState) -> bool:
-        """Whether to acknowledge on one channel and claim on the other: with a backlog, and many attempts finished or
-        being claimed. Not for jobs of runs: their exchanges contend for the run's row, so fewer and larger ones cost
-        less.
-        """
-        return (
-            self._split_from > 0
-            and shard.expected == MANY
-            and not shard.serves_runs
-            and (
-                len(shard.finished) >= self._split_from
-                or any(channel.busy and channel.want >= self._split_from for channel in shard.channels)
-            )
-        )
-
     def _send_split(self, shard: ShardState, channel: WorkerChannel) -> None:
         """Claim on one channel and acknowledge on the other, so that neither waits for the other at the server."""
         under_way = [other.want for other in shard.channels if other.busy]
-        self._set_prefetch_limit(shard)
-        want = self._claim_size(shard, self._claim_share())
+        self._sizer.set_prefetch_limit(shard)
+        want = self._claim_size(shard, self._sizer.split_share())
         if want and not any(under_way):
             self._send(shard, channel, [], want)
         elif shard.finished and all(under_way):
             self._send(shard, channel, shard.take_batch(), 0)
 
-    def _set_prefetch_limit(self, shard: ShardState) -> None:
-        """Update how many jobs may be prefetched; none while jobs at their last attempt come in. A claim counts as an
-        attempt: if this process died, a prefetched job would have used up its last attempt without ever starting.
-        """
-        if shard.has_last_attempts:
-            self._slots.prefetch = 0
-        else:
-            self._prefetcher.update_limit()
-
-    def _claim_share(self) -> int:
-        """Return the largest claim in split mode: half of the slots run jobs while the next half is being claimed."""
-        return max(1, (self._slots.size + self._slots.prefetch) // 2)
-
     def _claim_size(self, shard: ShardState, share: int) -> int:
-        if not self.claiming:
-            return 0
-        free = min(self._slots.free, share)
-        if free <= 0:
-            return 0
-        if shard.expected:
-            return int(min(free, shard.expected))
-        return free if shard.finished else 0  # the acknowledgement travels anyway, so it claims too
+        return self._sizer.size(shard, share) if self.claiming else 0
 
     def _send(self, shard: ShardState, channel: WorkerChannel, batch: list[Attempt], want: int) -> None:
         channel.busy = True
@@ -377,6 +348,10 @@ class Producer:
         channel.polls = not shard.hints_only or want < shard.expected or len(channel.hints) < len(shard.hints)
         shard.hints.clear()
         spec = self.waiting_claim.spec() if want and self._can_leave_claim(shard, channel) else None
+        if want and not channel.hints:
+            # This claim is the poll that was scheduled. Polls that are scheduled while it is under way stay.
+            shard.poll_at = steady() + self._poll
+            self._arm_timer(shard.poll_at)
         if shard.expected != MANY:
             shard.expected = max(0, shard.expected - want)
         shard.announced = False
@@ -412,6 +387,7 @@ class Producer:
         finally:
             channel.busy = False
             self._slots.requested -= want
+        self._clocks[shard.number].observe(reply.now)
         jobs = len(reply.jobs)
         self._recheck_needed = self._recheck_needed or bool(batch)
         if jobs >= want > 0:
@@ -419,9 +395,9 @@ class Producer:
                 shard.expected = MANY
             shard.hints += channel.hints  # their counters may allow more jobs
             if channel.hints and not shard.expected:
-                shard.expected, shard.hints_only = self._poll_size, True
+                shard.expected, shard.hints_only = self._sizer.poll_size, True
         elif want:
-            shard.expected = self._poll_size if shard.announced else 0
+            shard.expected = self._sizer.poll_size if shard.announced else 0
             shard.hints_only = shard.hints_only and bool(shard.hints)
         if reply.denied:  # the store did not search, so the scheduled poll stays
             self.exchanges -= 1
@@ -432,9 +408,9 @@ class Producer:
         finally:
             if reply.jobs:
                 shard.serves_runs = bool(reply.jobs[-1].run)
-                if self._split_from:
+                if self._sizer.split_from:
                     shard.has_last_attempts = any(job.attempt > job.retries for job in reply.jobs)
-                    self._set_prefetch_limit(shard)
+                    self._sizer.set_prefetch_limit(shard)
                 self._claim_ahead(shard, channel, jobs)
                 self._start(reply, shard.number, sent)
             self.schedule_flush()
@@ -442,15 +418,15 @@ class Producer:
     def _claim_ahead(self, shard: ShardState, channel: WorkerChannel, jobs: int) -> None:
         """With a backlog, claim for the remaining slots before these jobs start: the server searches while they run."""
         if (
-            not self._split_from
+            not self._sizer.split_from
             or shard.serves_runs
             or shard.expected != MANY
             or any(other.want for other in shard.channels if other.busy)
         ):
             return
         self._slots.busy += jobs  # count the slots that these jobs are about to take
-        want = self._claim_size(shard, self._claim_share())
-        if want >= self._split_from:
+        want = self._claim_size(shard, self._sizer.split_share())
+        if want >= self._sizer.split_from:
             self._send(shard, channel, [], want)
         self._slots.busy -= jobs
 
@@ -498,7 +474,8 @@ class Producer:
         now = steady()
         pause = self._poll if want or self._slots.free > 0 else FULL_POLL
         pause = min(pause, shard.delay_until_due(next_in, jobs))
-        shard.poll_at = now + pause
+        # The reply to another channel's exchange may have scheduled an earlier poll, for a job that was locked then.
+        shard.poll_at = min(shard.poll_at, now + pause)
         self._arm_timer(shard.poll_at)
 
     def _arm_timer(self, at: float) -> None:
@@ -510,23 +487,24 @@ class Producer:
         self._timer = self._loop.call_later(max(0.0, at - steady()), self._on_timer)
 
     def _on_timer(self) -> None:
-        """Poll every shard whose time has come."""
+        """Poll every shard whose poll is due."""
         now = steady()
         self._timer = None
         self._timer_at = MANY
         soonest = MANY
         for shard in self.shards:
             if shard.poll_at <= now:
+                shard.poll_at = now + (self._poll if self._slots.free > 0 else FULL_POLL)
                 if self.claiming:
                     self._poll_shard(shard)
-                shard.poll_at = now + self._poll
             soonest = min(soonest, shard.poll_at)
         self._arm_timer(soonest)
 
     def _poll_shard(self, shard: ShardState) -> None:
         if self._slots.free > 0:
-            # Name no announcements, even if some came: other workers may have claimed those jobs.
+            # Claim any jobs, even if some were announced: other workers may have claimed those.
             self._mark_for_poll(shard)
             self.schedule_flush()
-        elif not any(channel.busy for channel in shard.channels):  # no free slot: only reap and promote due jobs
+        elif not any(channel.busy for channel in shard.channels):
+            # Without free slots, the exchange only reaps expired leases and makes due jobs pending.
             self._send(shard, shard.channels[0], [], 0)

@@ -1,4 +1,4 @@
-"""A worker's view of one shard: attempts to acknowledge there, how many jobs it may hold, when to poll it next."""
+"""A worker's view of one shard: attempts to acknowledge, how many jobs may be pending there, when to poll it next."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from backstay.job.worker.channel import WorkerChannel
     from backstay.job.worker.execution.attempt import Attempt
 
-#: The shard has a backlog of unknown size.
+#: A number of expected jobs that means: the shard has a backlog of unknown size.
 MANY = float("inf")
 #: One exchange acknowledges at most this many attempts, with about this many bytes of results.
 LARGEST, LARGEST_BYTES = 1000, 4 * 1024 * 1024
 #: Random delay after a job's due time, in seconds: keeps a fleet of workers from claiming at once (thundering herd).
 JITTER = 0.01
-#: After this many empty polls in a row the delay doubles with each further one, up to the second number.
+#: A poll may find no job although the shard reported a due one. After PATIENT such polls in a row, each further one
+#: doubles the random delay before the next poll. From the MOST_PATIENT-th on, the delay does not grow any more.
 PATIENT, MOST_PATIENT = 2, 8
 
 
@@ -44,17 +45,20 @@ class ShardState:
         self.finished: list[Attempt] = []
         #: Attempts of an exchange that the store rejected: each is sent alone, to find the invalid one.
         self.suspects: list[Attempt] = []
-        #: How many jobs may be pending there, and whether that is known from announcements alone.
+        #: How many jobs may be pending in the shard.
         self.expected: float = MANY
+        #: Whether `expected` was derived only from announcements: no poll or claim has shown that jobs are pending.
         self.hints_only = False
-        #: Announcements whose counters the next claim takes from, if it claims for announcements alone.
+        #: The announcements whose counters limit the next claim, if `hints_only`: the claim gets at most as many jobs
+        #: as it can take from these counters (`notifications.py`).
         self.hints: list[str] = []
-        #: An announcement came during an exchange: poll once more afterwards.
+        #: Whether an announcement has come since the last exchange began. If so, poll once more after that exchange.
         self.announced = False
         self.poll_at = 0.0
-        #: Whether the last claimed job belongs to a run.
+        #: Whether the last claimed job belongs to a workflow run. Then exchanges with the shard do not overlap, because
+        #: they would contend for the run (`ClaimSizer.splits_traffic`).
         self.serves_runs = False
-        #: Whether one of the last claimed jobs is at its last attempt.
+        #: Whether the last claim returned a job that is at its last attempt. If so, no jobs are prefetched.
         self.has_last_attempts = False
         #: Consecutive polls that found nothing although the shard reported a due job.
         self.empty_polls = 0
@@ -63,9 +67,17 @@ class ShardState:
     def is_idle(self) -> bool:
         return not self.finished and not self.suspects and not any(channel.busy for channel in self.channels)
 
+    @property
+    def has_locked_jobs(self) -> bool:
+        """Whether the last exchange found no job, but reported a due one, which another transaction had locked. False
+        after MOST_PATIENT such exchanges in a row.
+        """
+        return 0 < self.empty_polls < MOST_PATIENT
+
     def delay_until_due(self, next_in: int | None, jobs: int) -> float:
-        """Return the seconds until the next due job, after an exchange that claimed `jobs` and reported `next_in` µs.
-        Backs off while a job is reported as due but cannot be claimed.
+        """Return the seconds until the next poll. `next_in`: the µs until a job becomes due, as an exchange reported;
+        None if none will. `jobs`: how many jobs that exchange claimed. The delay grows while a job is reported as due
+        but cannot be claimed.
         """
         if jobs or next_in is None or next_in > JITTER * 1_000_000:
             self.empty_polls = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from backstay.errors import ConfigError
-from backstay.job.model import Claimed
+from backstay.job.exchange import Claimed
 from backstay.job.reserved import INTERNAL
 from backstay.job.worker.execution.attempt import Attempt
 from backstay.runtime import validation
@@ -17,7 +17,7 @@ LARGEST_WEIGHT = 1_000_000
 
 
 class PrefetchedBatch(NamedTuple):
-    """Claimed jobs without a free slot. `sent` and `came`: when the claim was sent and answered (monotonic clock)."""
+    """Claimed jobs that wait for free slots. `sent`, `came`: when (monotonic clock) the claim was sent and answered."""
 
     jobs: Sequence[Claimed]
     shard: int
@@ -26,9 +26,9 @@ class PrefetchedBatch(NamedTuple):
 
 
 class Slots:
-    """Slot counters: `busy` slots run handlers, `requested` ones are reserved by claims under way. The worker claims
-    only for free slots and, while slots become free within milliseconds, for those about to be free (`prefetch.py`): a
-    job must not wait in a busy worker while an idle one could run it.
+    """Slot counters: `busy` slots run handlers, `requested` slots are reserved by claims under way. The worker claims
+    only for free slots, because a job must not wait in a busy worker while an idle one could run it. While busy slots
+    become free within milliseconds, it also claims for those (`prefetch.py`).
     """
 
     __slots__ = ("busy", "ended", "leased", "prefetch", "prefetched", "requested", "size", "superseded")
@@ -36,7 +36,7 @@ class Slots:
     def __init__(self, size: int) -> None:
         self.size = validation.check_count(size, "concurrency")
         self.busy = 0
-        #: Handlers that have ended so far.
+        #: How many handlers have ended so far.
         self.ended = 0
         self.requested = 0
         #: How many jobs may be claimed beyond the number of slots.
@@ -58,7 +58,7 @@ class Slots:
         self.busy -= 1
         self.ended += 1
 
-    def running(self) -> list[Attempt]:
+    def running_attempts(self) -> list[Attempt]:
         """Return the attempts whose handlers run."""
         return [attempt for attempt in [*list(self.leased.values()), *self.superseded] if not attempt.is_over]
 
@@ -67,9 +67,9 @@ Queues = str | Iterable[str] | Mapping[str, int]
 
 
 class QueueOrder:
-    """The order in which a claim searches the queues. Without weights: all together, smallest rank first. With weights:
-    one after another in a random order drawn for every claim; a queue of weight 3 comes before one of weight 1 three
-    times out of four, and no queue starves.
+    """The order in which a claim searches the queues. Without weights, all queues are searched together, smallest rank
+    first. With weights, they are searched one after another, in a random order drawn for every claim: a queue of weight
+    3 comes before one of weight 1 three times out of four, so no queue starves.
     """
 
     def __init__(self, queues: Queues, also: tuple[str, ...] = ()) -> None:
@@ -79,7 +79,7 @@ class QueueOrder:
             for name, weight in weights.items():
                 validation.check_count(weight, f"the weight of queue {name!r}")
                 if weight > LARGEST_WEIGHT:
-                    raise ConfigError(f"the weight of queue {name!r} is at most {LARGEST_WEIGHT}; got {weight}")
+                    raise ConfigError(f"the weight of queue {name!r} must be at most {LARGEST_WEIGHT}; got {weight}")
                 self._weights[validation.check_label(name, "queue")] = weight
             names = list(self._weights)
         else:
@@ -88,7 +88,8 @@ class QueueOrder:
         if not names:
             raise ConfigError("a worker needs at least one queue, as in queues=['default']")
         self.names = tuple(dict.fromkeys((*names, *also)))
-        #: Queues searched together with the first one drawn.
+        #: Queues that have no weight: `also` and the queue of internal jobs. They are searched together with the queue
+        #: that comes first in the random order.
         self._also = tuple(dict.fromkeys((*also, INTERNAL)))
         self._together = (tuple(dict.fromkeys((*self.names, INTERNAL))),)
 

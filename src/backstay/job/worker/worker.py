@@ -22,7 +22,7 @@ from backstay.job.reserved import COMMAND, COMMANDS, INTERNAL
 from backstay.job.scheduler.pruner import KEEP
 from backstay.job.scheduler.scheduler import background_loops
 from backstay.job.store import JOB_STORE
-from backstay.job.worker.channel import Identity
+from backstay.job.worker.channel import WorkerIdentity
 from backstay.job.worker.execution import child_protocol
 from backstay.job.worker.execution.executor import Executor
 from backstay.job.worker.execution.timeouts import Timeouts
@@ -43,7 +43,7 @@ from backstay.runtime.port import AsyncPort
 from backstay.runtime.validation import Duration
 
 if TYPE_CHECKING:
-    from backstay.job.model import ExchangeReply
+    from backstay.job.exchange import ExchangeReply
     from backstay.job.worker.execution.attempt import Attempt
 
 log = logging.getLogger("backstay")
@@ -125,7 +125,7 @@ class Worker:
 
     @property
     def done(self) -> int:
-        """The number of attempts finished and acknowledged by this worker."""
+        """The number of attempts that this worker has finished and the store has acknowledged."""
         return self.counts.total()
 
     @property
@@ -144,8 +144,9 @@ class Worker:
         return steady() - since if since else 0.0
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop claiming, wait up to `drain` seconds for running jobs, and release the others without using up an
-        attempt. A second call, or now=True, does not wait. Call it on the event loop's thread or in a signal handler.
+        """Stop claiming, wait up to `drain` seconds for the running jobs, then interrupt and release those that still
+        run, without using up an attempt. A second call, or now=True, does not wait. Call it on the event loop's thread
+        or in a signal handler.
         """
         self._stops = 2 if now or self._stops else 1
         if self._producer is not None:
@@ -156,12 +157,12 @@ class Worker:
     # ── running ──
 
     async def run(self, *, burst: bool = False) -> None:
-        """Work until stopped. burst=True: return once no job is left that this worker could run now."""
+        """Work until stopped. burst=True: also return once no job is left that this worker could run now."""
         core = self._core
         core.check_open()
         if self._started:
             raise ConfigError("this worker has already run; create another with stay.worker(...)")
-        if child_protocol.in_child:  # it would spawn children of its own for the same job, without end
+        if child_protocol.in_child:  # a worker in each child would start children of its own, without end
             raise ConfigError(
                 "this process runs a job with pool='process' and imports the program only to find its function:"
                 " start workers below `if __name__ == '__main__':`"
@@ -185,7 +186,7 @@ class Worker:
             process_signals.close()
 
     async def _wait_for_engine(self) -> None:
-        """Wait until the engine is reachable: it may start after this worker."""
+        """Wait until the engine is reachable: it may be started after this worker."""
         pause = FIRST_PAUSE
         while not self._stops:
             try:
@@ -216,7 +217,7 @@ class Worker:
         self._producer = producer = executor.producer = Producer(
             core,
             store,
-            Identity(self.id),
+            WorkerIdentity(self.id),
             slots,
             self._order,
             labels=self.labels,
@@ -288,7 +289,7 @@ class Worker:
         self._changed.clear()
 
     async def _drain(self, executor: Executor, producer: Producer) -> None:
-        """Wait for running handlers up to the drain limit, then stop the rest and release their jobs."""
+        """Wait for running handlers up to the drain limit, then interrupt the remaining ones and release their jobs."""
         slots = self._slots
         producer.stop_claiming()
         producer.on_change = self._wake
@@ -312,10 +313,10 @@ class Worker:
         try:
             await asyncio.wait_for(producer.wait_idle(), limit)
         except TimeoutError:
-            log.warning("the last jobs were not acknowledged within %g s; their leases will expire", limit)
+            log.warning("the last outcomes were not acknowledged within %g s; the leases of their jobs expire", limit)
 
     async def _abort(self, executor: Executor, producer: Producer) -> None:
-        """Release everything quickly, after `run` itself was cancelled."""
+        """Interrupt all handlers and release their jobs quickly, after `run` itself was cancelled."""
         self._stops = 2
         producer.stop_claiming()
         with suppress(asyncio.CancelledError):  # cancelled again: stop without acknowledging
@@ -337,8 +338,8 @@ class Worker:
         self.stop()
 
     def _accepts(self, job_type: str) -> bool | None:
-        """Whether this worker runs jobs of a type, by the queue and labels of its definition; None if it does not know
-        the type.
+        """Whether this worker runs jobs of a type: it must serve the queue of the type's definition and have all its
+        labels. None if this process does not define the type.
         """
         definition = self._core.services.get(JOB_TYPES).get(job_type)
         if definition is None:

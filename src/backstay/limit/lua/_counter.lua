@@ -1,4 +1,6 @@
--- Purpose: the sliding counter. Mirrors Counter in algorithms.py. A mark: {index, count, before}.
+-- Purpose: the sliding counter. Mirrors Counter in algorithms.py. A mark (the state of one
+-- rate) is {index, count, before}. index: number of the latest window. count: cost in this window. before: cost in the
+-- window before it.
 local INDEX, COUNT, BEFORE = 1, 2, 3
 decode = function(place)
   local index, count, before = struct.unpack('>I8xI8xI8', stored, place + 12)
@@ -7,7 +9,7 @@ end
 fresh = function(rule)
   return { math.floor(now / (rule[WINDOW] * 1000)), 0, 0 }
 end
-passed = function(mark, rule, at)
+advance = function(mark, rule, at)
   local index = math.floor(at / (rule[WINDOW] * 1000))
   if index > mark[INDEX] then
     mark[BEFORE] = index == mark[INDEX] + 1 and mark[COUNT] or 0
@@ -26,7 +28,7 @@ free_at = function(mark, rule, cost)
   end
 end
 charge = function(mark, rule, cost, at)
-  passed(mark, rule, at)
+  advance(mark, rule, at)
   mark[COUNT] = mark[COUNT] + cost
 end
 refund = function(mark, rule, cost, at)

@@ -1,7 +1,8 @@
--- Purpose: the fast path of an admitted hit, for a fixed window or a sliding log with one rate. It returns the reply,
--- or changes nothing and leaves the hit to the general path. Of a long log it reads only the header and the expired
--- runs, and it appends the new run.
-if #rules == 1 and (law == 0 or law == 3) then
+-- Purpose: the fast path of an admitted hit, for a limit with one rate and a fixed window (algorithm 0) or a sliding
+-- log (algorithm 3). If it can admit the hit, it charges the cost and returns the reply. Otherwise it changes nothing,
+-- and hit.lua continues with the general path. A long log is not rewritten: this path reads only its first 256 bytes
+-- and its expired runs (a run: all hits of one millisecond), overwrites the header and appends the new run.
+if #rules == 1 and (algorithm == 0 or algorithm == 3) then
   local limit, window = rules[1][1], rules[1][2] * 1000
   local stored = redis.call('GETRANGE', KEYS[1], 0, 255)
   local size = #stored
@@ -12,11 +13,11 @@ if #rules == 1 and (law == 0 or law == 3) then
     if seen > here then here = seen end
   end
   local known = head == '\147\1\207'
-  -- Keys expire by the server's clock, not by a test clock.
+  -- With a test clock, the TTL is a day (in ms) longer: Redis expires keys by its own clock, not by the test's.
   local spare = ARGV[2] and 86400000 or 0
   if here > not_after then
     known = false -- the general path replies "expired"
-  elseif law == 0 and (size == 0 or (known and kind == '\145\148\0')) then
+  elseif algorithm == 0 and (size == 0 or (known and kind == '\145\148\0')) then
     local index, count = math.floor(here / window), cost
     if known then
       local theirs, taken = struct.unpack('>I8xI8', stored, 25)
@@ -29,7 +30,7 @@ if #rules == 1 and (law == 0 or law == 3) then
         207, count), 'PX', string.format('%.0f', math.ceil(ends / 1000) + spare))
       return '\151' .. cmsgpack.pack('admitted', here, 0, count, limit - count, ends, 0)
     end
-  elseif law == 3 and cost <= 16777215 and (size == 0 or (known and size >= 64 and kind == '\145\151\3')) then
+  elseif algorithm == 3 and cost <= 16777215 and (size == 0 or (known and size >= 64 and kind == '\145\151\3')) then
     local total, last, last_cost, dead, length = 0, 0, 0, 0, 0
     if known then total, last, last_cost, dead, length = struct.unpack('>I8xI8xI8xI8xI4', stored, 25) end
     local whole, gone = length <= 192, here - window
@@ -67,7 +68,8 @@ if #rules == 1 and (law == 0 or law == 3) then
         else
           redis.call('SETRANGE', KEYS[1], 0, header)
           if push ~= '' then redis.call('APPEND', KEYS[1], push) end
-          -- A TTL of two windows covers every hit of the current window, so it is set once per window.
+          -- A hit expires one window after it was made. The TTL is two windows. Divide the time into fixed windows: a
+          -- TTL set at the first hit in one of them outlasts all hits in it. So set it only at the first hit.
           if math.floor(last / window) ~= math.floor(here / window) then redis.call('PEXPIRE', KEYS[1], life) end
         end
         return '\151' .. cmsgpack.pack('admitted', here, 0, total, limit - total, window, 0)

@@ -1,4 +1,6 @@
--- Purpose: the fixed window. Mirrors Fixed in algorithms.py. A mark: {index, count}.
+-- Purpose: the fixed window. Mirrors Fixed in algorithms.py. A mark (the state of one rate)
+-- is {index, count}. index: number of the latest window since the epoch. count: the sum of the costs of all hits in
+-- this window.
 local INDEX, COUNT = 1, 2
 decode = function(place)
   local index, count = struct.unpack('>I8xI8', stored, place + 12)
@@ -7,7 +9,7 @@ end
 fresh = function(rule)
   return { math.floor(now / (rule[WINDOW] * 1000)), 0 }
 end
-passed = function(mark, rule, at)
+advance = function(mark, rule, at)
   local index = math.floor(at / (rule[WINDOW] * 1000))
   if index > mark[INDEX] then mark[INDEX], mark[COUNT] = index, 0 end
 end
@@ -17,7 +19,7 @@ free_at = function(mark, rule, cost)
   return math.max(now, index * rule[WINDOW] * 1000)
 end
 charge = function(mark, rule, cost, at)
-  passed(mark, rule, at)
+  advance(mark, rule, at)
   mark[COUNT] = mark[COUNT] + cost
 end
 refund = function(mark, rule, cost, at)

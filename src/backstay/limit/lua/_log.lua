@@ -1,5 +1,9 @@
--- Purpose: the sliding log, an exact sliding window. Mirrors Log in algorithms.py. Runs stay packed; only those at both
--- ends are decoded. A mark: {total, last, cost, dead, runs}.
+-- Purpose: the sliding log, an exact sliding window. Mirrors Log in algorithms.py. A run holds all hits of one
+-- millisecond: the time of its last hit and the sum of the costs. Runs stay packed in a string. They are decoded one by
+-- one, only where their values are needed.
+-- A mark (the state of one rate) is {total, last, cost, dead, runs}. total: cost of all hits that have not expired.
+-- last, cost: time (µs) and cost of the newest run, which is not in runs. dead: how many bytes at the start of runs
+-- have expired. runs: the older runs, packed, oldest first.
 local TOTAL, LAST, COST, DEAD, RUNS = 1, 2, 3, 4, 5
 local SHAPE, RUN, LARGEST, SPARSE = '>I7I3', 10, 16777215, 16
 decode = function(place)
@@ -12,7 +16,7 @@ end
 local function clear(mark)
   mark[TOTAL], mark[LAST], mark[COST], mark[DEAD], mark[RUNS] = 0, 0, 0, 0, ''
 end
-passed = function(mark, rule, at)
+advance = function(mark, rule, at)
   local gone = at - rule[WINDOW] * 1000
   if mark[LAST] <= gone then return clear(mark) end
   while mark[DEAD] < #mark[RUNS] do
@@ -46,8 +50,8 @@ charge = function(mark, rule, cost, at)
   end
   mark[TOTAL], mark[LAST], mark[COST] = mark[TOTAL] + cost, at, merged
 end
--- Remove the reservation for `at`. With `at` 0, remove the oldest hits: the ones that remain expire later, so the log
--- never admits too much.
+-- Give back `cost` units: remove the reservation that was made for the time `at` (µs). With `at` 0, remove the oldest
+-- hits: the remaining hits expire later than the removed ones, so the log never admits too much.
 refund = function(mark, rule, cost, at)
   local runs = string.sub(mark[RUNS], mark[DEAD] + 1) .. struct.pack(SHAPE, mark[LAST], mark[COST])
   local begin, til = 1, now

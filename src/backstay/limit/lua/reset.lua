@@ -1,7 +1,8 @@
--- Purpose: delete the record of a key.
+-- Purpose: delete the limit's record of one key, so that its counts start at zero.
 -- KEYS: 1 = the limit's record
--- ARGV: 1 = {not_after}; 2 = test clock
--- Returns: {done} | {expired, now}
+-- ARGV: 1 = msgpack array: not_after (the engine's time in µs after which the command is rejected)
+--       2 = test clock: the time in µs (absent in production)
+-- Returns: {'done'} | {'expired', now}: the command arrived after not_after (now: the engine's time in µs)
 
 local _, not_after = cmsgpack.unpack_limit(ARGV[1], 1, 1)
 -- include: _clock.lua

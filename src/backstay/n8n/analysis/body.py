@@ -1,5 +1,7 @@
-"""Analysis before a lock is added: find the body's entries and ends, and decide whether it stays inline or must move to
-a sub-workflow.
+"""Analyse a workflow before a lock is added.
+
+The body is what will run under the lock: the nodes after the triggers. The analysis finds its entries and ends, and
+decides whether it can stay in the workflow (inline) or must move to a sub-workflow.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from backstay.errors import PatchRefused
 from backstay.n8n.analysis import waits
 from backstay.n8n.analysis.waits import SUSPENDS_SECONDS
 from backstay.n8n.json_types import as_list, is_mapping
-from backstay.n8n.model import MAIN, Node, Workflow
+from backstay.n8n.model import MAIN, N8nNode, N8nWorkflow
 
-#: Node kinds with one output that always emit at least one item for the items they receive.
+#: Node kinds with one output that always emit at least one item when they receive items.
 _ONE_FOR_ONE = frozenset(["noOp", "set", "wait", "crypto", "dateTime", "renameKeys", "respondToWebhook"])
-#: Node kinds with one output that may emit no items, unless `alwaysOutputData` is set.
+#: All node kinds with one output. Those not in _ONE_FOR_ONE may emit no items, unless `alwaysOutputData` is set.
 _ONE_OUTPUT = _ONE_FOR_ONE | frozenset(
     [
         *("code", "httpRequest", "redis", "postgres", "mySql", "googleSheets", "microsoftExcel", "slack", "emailSend"),
@@ -37,14 +39,19 @@ _EXECUTION_CONTEXT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BodyEntry:
-    """One entry into the body: output ports that lead to the same targets, and the trigger whose items they carry."""
+    """One entry into the body: the place where the items of one trigger enter it.
+
+    ports: the node outputs before the body, each as (node name, index of the output).
+    targets: the connections from the first of these outputs to the first nodes of the body.
+    trigger: the trigger's name.
+    """
 
     ports: tuple[tuple[str, int], ...]
     targets: list[dict[str, Any]]
     trigger: str
 
 
-def refuse_unpatchable(workflow: Workflow) -> None:
+def refuse_unpatchable(workflow: N8nWorkflow) -> None:
     """Raise PatchRefused for a workflow that no patch supports: duplicate node names, or no enabled trigger."""
     twice = [name for name, count in Counter(node.name for node in workflow.nodes).items() if count > 1]
     if twice:
@@ -55,14 +62,21 @@ def refuse_unpatchable(workflow: Workflow) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TriggerPath:
-    """Alternative output ports that carry one trigger's items; each item leaves through exactly one of them."""
+    """The last node outputs before the body on the way of one trigger's items.
+
+    ports: these outputs, each as (node name, index of the output). Usually this is one output of the trigger. With a
+        rate limit there may be two, for allowed and for denied items; an item leaves through one of them.
+    trigger: the trigger's name.
+    """
 
     ports: tuple[tuple[str, int], ...]
     trigger: str
 
 
-def find_body_entries(workflow: Workflow, paths: list[TriggerPath]) -> list[BodyEntry]:
-    """Return an entry for each path that has targets. Raise PatchRefused when no path has any."""
+def find_body_entries(workflow: N8nWorkflow, paths: list[TriggerPath]) -> list[BodyEntry]:
+    """Return an entry into the body for each trigger path whose first output is connected to a node. Raise PatchRefused
+    when no path has such an output.
+    """
     found: list[BodyEntry] = []
     for path in paths:
         node, output = path.ports[0]
@@ -74,8 +88,8 @@ def find_body_entries(workflow: Workflow, paths: list[TriggerPath]) -> list[Body
     return found
 
 
-def trigger_paths(workflow: Workflow) -> list[TriggerPath]:
-    """Return one path for each output of each enabled trigger."""
+def trigger_paths(workflow: N8nWorkflow) -> list[TriggerPath]:
+    """Return the trigger paths of a workflow without a rate limit: one for each output of each enabled trigger."""
     return [
         TriggerPath(((node.name, output),), node.name)
         for node in workflow.triggers
@@ -83,8 +97,10 @@ def trigger_paths(workflow: Workflow) -> list[TriggerPath]:
     ]
 
 
-def find_reachable(workflow: Workflow, starts: list[str]) -> set[str]:
-    """Return the nodes that items reach from these starts. Other connection kinds do not start their nodes."""
+def find_reachable(workflow: N8nWorkflow, starts: list[str]) -> set[str]:
+    """Return the nodes that items reach from these starts. Only `main` connections count: the other kinds attach tools
+    and models to an AI node and do not run them.
+    """
     seen: set[str] = set()
     todo = list(starts)
     while todo:
@@ -95,8 +111,8 @@ def find_reachable(workflow: Workflow, starts: list[str]) -> set[str]:
     return seen
 
 
-def find_body_ends(workflow: Workflow, found: list[BodyEntry]) -> list[str]:
-    """Return the body's last nodes in file order. Only meaningful for a linear body."""
+def find_body_ends(workflow: N8nWorkflow, found: list[BodyEntry]) -> list[str]:
+    """Return the body's nodes without a successor, in file order. For a linear body this is its last node."""
     names = find_reachable(workflow, [to["node"] for entry in found for to in entry.targets])
     return [
         node.name
@@ -105,10 +121,10 @@ def find_body_ends(workflow: Workflow, found: list[BodyEntry]) -> list[str]:
     ]
 
 
-def find_inline_obstacle(workflow: Workflow, found: list[BodyEntry], *, may_fail: bool) -> str | None:
+def find_inline_obstacle(workflow: N8nWorkflow, found: list[BodyEntry], *, may_fail: bool) -> str | None:
     """Return why a single Release node after the body would not run exactly once; None when it would.
 
-    `may_fail`: an error workflow releases the lock when the body fails, so a possible failure is not an obstacle.
+    `may_fail`: an error workflow releases the lock if the body fails. Then a node that may fail is no obstacle.
     """
     if (bent := _find_branching(workflow, found)) is not None:
         return bent
@@ -127,7 +143,7 @@ def find_inline_obstacle(workflow: Workflow, found: list[BodyEntry], *, may_fail
     return None
 
 
-def _find_branching(workflow: Workflow, found: list[BodyEntry]) -> str | None:
+def _find_branching(workflow: N8nWorkflow, found: list[BodyEntry]) -> str | None:
     """Return why the body is not a linear chain of nodes; None when it is."""
     names = find_reachable(workflow, [to["node"] for entry in found for to in entry.targets])
     if any(len(entry.targets) > 1 for entry in found):
@@ -146,9 +162,9 @@ def _find_branching(workflow: Workflow, found: list[BodyEntry]) -> str | None:
     return "the body has a loop" if _has_cycle(workflow, names) else None
 
 
-def find_final_response(workflow: Workflow, found: list[BodyEntry], body: list[Node]) -> Node | None:
-    """Return the Respond to Webhook node that ends a linear body and reads none of the body's nodes, so that it can
-    also respond after the lock is released; None when there is no such node.
+def find_final_response(workflow: N8nWorkflow, found: list[BodyEntry], body: list[N8nNode]) -> N8nNode | None:
+    """Return the Respond to Webhook node at the end of a linear body, if it can be taken out of the body and respond
+    after the lock is released: it must not read any of the body's nodes. None when there is no such node.
     """
     if _find_branching(workflow, found) is not None:
         return None
@@ -161,8 +177,10 @@ def find_final_response(workflow: Workflow, found: list[BodyEntry], body: list[N
     return None if first or reads else answer
 
 
-def _continues_on_failure(node: Node) -> bool:
-    """Whether the execution continues whatever happens in this node."""
+def _continues_on_failure(node: N8nNode) -> bool:
+    """Whether the nodes after this node run even if it fails: its settings tell n8n to continue after an error, or the
+    node cannot fail.
+    """
     if node.data.get("onError") == "continueRegularOutput" or (
         node.data.get("continueOnFail") is True and "onError" not in node.data
     ):
@@ -171,16 +189,13 @@ def _continues_on_failure(node: Node) -> bool:
     return node.kind == "noOp" or (node.kind in ("set", "wait") and plain and node.parameters.get("mode") != "raw")
 
 
-def _has_cycle(workflow: Workflow, names: set[str]) -> bool:
+def _has_cycle(workflow: N8nWorkflow, names: set[str]) -> bool:
     following = {name: {edge.target for edge in workflow.leaving(name) if edge.kind == MAIN} for name in names}
     try:
         TopologicalSorter(following).prepare()
     except CycleError:
         return True
     return False
-
-
-# ── obstacles to moving the body into a sub-workflow ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +214,7 @@ _SHORTER_WAITS = f"Use waits of less than {SUSPENDS_SECONDS} s, in a loop if nec
 _REMOVE_IT = "Remove it from the workflow"
 
 
-def find_move_obstacle(workflow: Workflow, body: list[Node]) -> MoveObstacle | None:
+def find_move_obstacle(workflow: N8nWorkflow, body: list[N8nNode]) -> MoveObstacle | None:
     """Return what prevents the body from becoming a sub-workflow; None when nothing does."""
     for node in body:
         if node.disabled:
@@ -221,9 +236,9 @@ def find_move_obstacle(workflow: Workflow, body: list[Node]) -> MoveObstacle | N
     return None
 
 
-def context_warnings(body: list[Node]) -> list[str]:
-    """Return warnings for nodes that behave differently in a sub-workflow: those that read the execution or the
-    workflow, and those that may suspend.
+def context_warnings(body: list[N8nNode]) -> list[str]:
+    """Return warnings for nodes that behave differently in a sub-workflow: those that read data of the execution
+    or the workflow, and those that may suspend the execution.
     """
     found: list[str] = []
     for node in body:
@@ -238,8 +253,8 @@ def context_warnings(body: list[Node]) -> list[str]:
     return found
 
 
-def reads_node(body: list[Node], name: str) -> bool:
-    """Whether an expression in these nodes reads the named node."""
+def reads_node(body: list[N8nNode], name: str) -> bool:
+    """Whether an expression in the body reads the named node, as in `$('Webhook')`."""
     quoted = re.escape(name)
     dotted = rf"|\$node\.{quoted}\b" if re.fullmatch(r"\w+", name) else ""
     reads = re.compile(rf"""(?:\$|\$items)\(\s*(['"`]){quoted}\1|\$node\[\s*(['"`]){quoted}\2\s*\]{dotted}""")
@@ -253,8 +268,10 @@ def _strings(data: Any) -> list[str]:
     return [text for item in inner for text in _strings(item)]
 
 
-def caller_reads_result(triggers: list[Node]) -> bool:
-    """Whether the output of the workflow's last node is returned to a caller."""
+def caller_reads_result(triggers: list[N8nNode]) -> bool:
+    """Whether one of the triggers returns the output of the workflow's last node to the caller of the workflow, such
+    as another workflow or the client of a webhook.
+    """
     return any(
         node.kind == "executeWorkflowTrigger"
         or node.parameters.get("responseMode") == "lastNode"

@@ -36,7 +36,7 @@ class ParameterText:
 
     @property
     def canonical(self) -> str:
-        """A key that is equal for different spellings of the same value."""
+        """A key that is equal for different spellings of one value, such as `orders` and `={{ 'orders' }}`."""
         return f"text:{self.literal}" if self.literal is not None else "code:" + re.sub(r"\s+", "", self.raw)
 
     @property
@@ -64,8 +64,8 @@ def expression_tokens(value: str) -> list[Token]:
 
 
 def has_dangling_path(value: str) -> bool:
-    """Whether the expression has a member access without an object, such as `'a' + .id`. That is what remains when a
-    shell has expanded `$json` to nothing.
+    """Whether the expression has a member access without an object, such as `'a' + .id`. Typically the user wrote
+    `$json.id` in double quotes, and the shell expanded `$json` to nothing.
     """
     for code in expression_code(PLACEHOLDER.sub("_", value)):
         try:

@@ -1,4 +1,4 @@
-"""The workflow graph that the rules query: nodes by name, edges in both directions, and calls of the lock
+"""The workflow graph that the lint rules query: nodes by name, edges in both directions, and calls of the lock
 primitives.
 """
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from backstay.n8n.analysis.expressions import WORKFLOW_ID, ParameterText, expression_tokens, find_referenced_nodes
 from backstay.n8n.json_types import as_mapping, as_text, is_mapping
-from backstay.n8n.model import MAIN, Edge, Node, Workflow
-from backstay.n8n.primitives.identity import KEYS, Identity, identify
+from backstay.n8n.model import MAIN, Edge, N8nNode, N8nWorkflow
+from backstay.n8n.primitives.identity import KEYS, PrimitiveIdentity, identify
 from backstay.n8n.rules.findings import WorkspaceContext
 
 ACQUIRE, RELEASE, CLEANUP, LIMIT = KEYS
-#: Inputs that identify a primitive when the called workflow is unknown: a built file contains only an id.
+#: Names of inputs that identify the called primitive when the called workflow is unknown. That is so in a file built
+#: for one environment: it contains only the id of the called workflow.
 _BY_INPUTS = (
     (ACQUIRE, {"scope", "ttl_seconds", "wait_till_lock_released"}),
     (LIMIT, {"scope", "limit", "windowSeconds"}),
@@ -33,9 +34,11 @@ _FOREIGN = (
 
 @dataclass(frozen=True, slots=True)
 class WorkflowCall:
-    """One Execute Workflow node. `primitive` and `transport` are empty when they are unknown."""
+    """A call of another workflow: one Execute Workflow node. `primitive`: which Backstay primitive it calls,
+    `transport`: whether that primitive uses "redis" or "http"; each is "" when it is unknown.
+    """
 
-    node: Node
+    node: N8nNode
     target: str
     key: str
     primitive: str
@@ -44,11 +47,13 @@ class WorkflowCall:
 
     @property
     def scope(self) -> ParameterText | None:
-        """The scope that the call passes; None when it passes no named inputs, so the scope comes with the items."""
+        """The input `scope` of the call, which names the lock or limit. None when the call passes no inputs by name:
+        then the scope is in its items, which are not known before the workflow runs.
+        """
         return None if self.inputs is None else ParameterText.of(self.inputs.get("scope"))
 
     def referenced_nodes(self) -> set[str]:
-        """Return the nodes whose data the inputs read."""
+        """Return the names of the nodes that the expressions in the inputs read."""
         found: set[str] = set()
         for value in (self.inputs or {}).values():
             if isinstance(value, str):
@@ -57,9 +62,9 @@ class WorkflowCall:
 
 
 class WorkflowGraph:
-    """Indexes one workflow once; every rule queries it."""
+    """The index of one workflow: its nodes, its edges in both directions, and its calls of primitives."""
 
-    def __init__(self, workflow: Workflow, context: WorkspaceContext) -> None:
+    def __init__(self, workflow: N8nWorkflow, context: WorkspaceContext) -> None:
         self.workflow = workflow
         self.context = context
         self.nodes = workflow.nodes
@@ -73,7 +78,7 @@ class WorkflowGraph:
             if edge.kind == MAIN and edge.source in self.node_index and edge.target in self.node_index:
                 self.outgoing[edge.source].append(edge)
                 self.incoming[edge.target].append(edge)
-        self.identity: Identity | None = identify(workflow)
+        self.identity: PrimitiveIdentity | None = identify(workflow)
         self.calls = [self._call(node) for node in self.nodes if node.kind == "executeWorkflow"]
         self.acquires = self._calls_of(ACQUIRE)
         self.releases = self._calls_of(RELEASE)
@@ -98,14 +103,14 @@ class WorkflowGraph:
             None,
         )
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: str) -> N8nNode | None:
         place = self.node_index.get(name)
         return None if place is None else self.nodes[place]
 
-    def path(self, node: Node, *keys: str) -> str:
+    def path(self, node: N8nNode, *keys: str) -> str:
         return ".".join((f"nodes[{self.node_index[node.name]}]", *keys))
 
-    def active_nodes(self) -> Iterator[tuple[int, Node]]:
+    def active_nodes(self) -> Iterator[tuple[int, N8nNode]]:
         """Yield the nodes that can run, with their index: no sticky notes and no disabled nodes."""
         return ((place, node) for place, node in enumerate(self.nodes) if not node.is_note and not node.disabled)
 
@@ -124,7 +129,7 @@ class WorkflowGraph:
     def _calls_of(self, primitive: str) -> dict[str, WorkflowCall]:
         return {call.node.name: call for call in self.calls if call.primitive == primitive and not call.node.disabled}
 
-    def _call(self, node: Node) -> WorkflowCall:
+    def _call(self, node: N8nNode) -> WorkflowCall:
         target = called_workflow(node)
         inputs = inputs_of(node)
         key = self.key_of(target)
@@ -136,20 +141,22 @@ class WorkflowGraph:
         return WorkflowCall(node, target, key, primitive, transport, inputs)
 
     def key_of(self, target: str) -> str:
-        """Return the workspace key of a workflow from its placeholder or id; "" when the workspace does not know it."""
+        """Return the key under which the workspace lists a workflow; "" when the workspace does not know the workflow.
+        `target`: the workflow's id, or the placeholder that stands for the id in a template.
+        """
         found = WORKFLOW_ID.search(target)
         if found:
             return found[1]
         return next((key for key, known in self.context.workflow_ids.items() if known and known == target), "")
 
 
-def called_workflow(node: Node) -> str:
-    """Return the id, or the id placeholder, of the workflow that a node calls."""
+def called_workflow(node: N8nNode) -> str:
+    """Return the id of the workflow that a node calls; in a template, the placeholder that stands for the id."""
     found = node.parameters.get("workflowId")
     return as_text(found.get("value") if is_mapping(found) else found).strip()
 
 
-def inputs_of(node: Node) -> dict[str, Any] | None:
-    """Return the inputs that a call passes by name; None when it passes its items unchanged."""
+def inputs_of(node: N8nNode) -> dict[str, Any] | None:
+    """Return the inputs that an Execute Workflow node passes by name; None when it passes its items unchanged."""
     value = as_mapping(node.parameters.get("workflowInputs")).get("value")
     return value if is_mapping(value) else None

@@ -60,7 +60,7 @@ class JavaScriptSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token. `own_this`: the token is inside a function or class, where `this` is not the node's."""
+    """One token. `own_this`: the token is inside a function or class of the code, so `this` is not the n8n node."""
 
     kind: Kind
     text: str
@@ -101,7 +101,7 @@ class _Scanner:
         self.last: list[Token] = []
         self.value_ended = False
         self.class_head = False
-        #: The word before the parentheses that closed last.
+        #: The word before the pair of parentheses that was closed last, such as `if` in `if (x)`.
         self.closed_after = ""
 
     def scan(self) -> Iterator[Token]:
@@ -155,11 +155,12 @@ class _Scanner:
 
     def _name(self) -> Token:
         found = _NAME.match(self.source, self.at)
-        assert found is not None  # noqa: S101 - the caller has looked
+        assert found is not None  # noqa: S101 - the caller has checked the first character
         raw = found.group()
         token = self._emit("name", raw)
         if "\\" in raw:
-            # JavaScript reads `\u0066etch` as `fetch`, so decode the escapes.
+            # A name may contain escapes: JavaScript reads `\u0066etch` as `fetch`. Decode them, so that callers
+            # recognize it.
             plain = _ESCAPED.sub(lambda code: chr(min(int(code[1] or code[2], 16), 0x10FFFF)), raw)
             token = Token("name", plain, token.line, token.own_this)
         behind_dot = bool(self.last) and self.last[-1].text in (".", "?.")
@@ -181,7 +182,7 @@ class _Scanner:
 
     def _mark(self) -> Token:
         found = _MARK.match(self.source, self.at)
-        assert found is not None  # noqa: S101 - it takes any character
+        assert found is not None  # noqa: S101 - the pattern matches any character
         mark = found.group()
         if mark in "([{":
             after = self.last[-1].text if self.last else ""

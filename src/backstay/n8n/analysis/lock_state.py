@@ -1,8 +1,10 @@
-"""Data-flow analysis of locks: which acquires may be held at each node, and which were certainly taken or released
-before it.
+"""Data-flow analysis of locks: which locks may be held at each node, and which were certainly taken or released before
+it. A lock is identified by its acquire, the node that takes it.
 
-Both are fixpoints over the edges: a may analysis and a must analysis. A Merge node that waits for all inputs runs after
-all of its branches.
+"May be held" is a may analysis: it is true if the lock is held on some path to the node. "Certainly taken" and
+"certainly released" are must analyses: they are true if it happened on every path. Each analysis propagates sets of
+acquires along the edges until nothing changes. A Merge node that waits for all inputs runs after all
+of its branches.
 """
 
 from __future__ import annotations
@@ -13,29 +15,33 @@ from dataclasses import dataclass
 
 from backstay.n8n.analysis.graph import WorkflowCall, WorkflowGraph
 from backstay.n8n.json_types import as_list, as_mapping
-from backstay.n8n.model import Edge, Node
+from backstay.n8n.model import Edge, N8nNode
 
-#: Versions of Loop Over Items (splitInBatches): the first with a done output, and the first with that output at index
-#: 0.
+#: The first version of Loop Over Items (splitInBatches) with a done output.
 _DONE_SINCE = 2
+#: The first version of Loop Over Items whose done output has index 0.
 _DONE_FIRST = 3
 _NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class DeadEnd:
-    """A place where items stop. `why` names the unconnected output; "" when the node simply has no successor."""
+    """A place in a workflow after which no node runs: a node without a successor (`why` is ""), or an unconnected
+    output of a node, which `why` names.
+    """
 
-    node: Node
+    node: N8nNode
     why: str = ""
 
 
 class LockState:
-    """The lock state of every node in one workflow. Acquires are identified by their node name."""
+    """The locks of one workflow at every node. Sets of locks are sets of acquires: names of the nodes that take the
+    locks.
+    """
 
     def __init__(self, graph: WorkflowGraph) -> None:
         self.graph = graph
-        #: The acquires that each release node releases.
+        #: By the name of a release node: the acquires whose locks it releases.
         self.released_by = {name: self._releases_of(call) for name, call in graph.releases.items()}
         self.must_have_acquired = self._solve_must(self._add_acquired)
         self.must_have_released = self._solve_must(self._add_released)
@@ -46,13 +52,15 @@ class LockState:
         return frozenset(named or self.graph.acquires)
 
     def held_after(self, name: str, held: frozenset[str]) -> frozenset[str]:
-        """Return the acquires that may be held after a node that was entered with `held`."""
+        """Return the acquires whose locks may be held after a node, if `held` are those before it."""
         if name in self.graph.acquires:
             return held | {name}
         return held - self.released_by.get(name, _NONE)
 
     def held_along(self, edge: Edge, held: frozenset[str]) -> frozenset[str]:
-        """Return the acquires that may be held along one edge: an acquire's error output took no lock."""
+        """Return the acquires whose locks may be held along one edge, if `held` are those before the edge's source.
+        Along the error output of an acquire, the lock of this acquire is not held, because taking it failed.
+        """
         if edge.source in self.graph.acquires and edge.output >= count_outputs(self.graph.acquires[edge.source].node):
             return held
         return self.held_after(edge.source, held)
@@ -74,7 +82,10 @@ class LockState:
         return may
 
     def _solve_must(self, step: Callable[[Edge, frozenset[str]], frozenset[str]]) -> dict[str, frozenset[str]]:
-        """Compute what holds on every path to a node. Starts with all acquires and intersects until nothing changes."""
+        """Solve a must analysis: return, for each node, the acquires for which a fact (taken, or released) holds on
+        every path to the node. `step` computes the set after an edge from the set at the edge's source. The sets start
+        with all acquires and shrink until nothing changes.
+        """
         must = dict.fromkeys(self.graph.node_index, frozenset(self.graph.acquires))
         todo = deque(self.graph.node_index)
         while todo:
@@ -100,7 +111,7 @@ class LockState:
         return (freed | self.released_by.get(edge.source, _NONE)) - took
 
     def dead_ends(self, acquire: str) -> list[DeadEnd]:
-        """Return the places where items may stop while this lock is held."""
+        """Return the places where the workflow may end while the lock of this acquire is held."""
         found: list[DeadEnd] = []
         for _, node in self.graph.active_nodes():
             held = self.held_after(node.name, self.may_hold[node.name])
@@ -109,8 +120,8 @@ class LockState:
         return found
 
     def shortest_path(self, start: str, goal: str) -> list[str]:
-        """Return the shortest path of at least one step that does not release `start`, including both ends; empty when
-        there is none.
+        """Return the shortest path from the acquire `start` to `goal`, both included, that does not release its
+        lock; empty when there is none. The path has at least one edge, so `start` may be its own goal.
         """
         came: dict[str, str] = {}
         todo = deque([start])
@@ -129,14 +140,14 @@ class LockState:
         return steps[::-1]
 
 
-def waits_for_all(node: Node) -> bool:
+def waits_for_all(node: N8nNode) -> bool:
     """Whether the node is a Merge that waits for all inputs. In every other mode a Merge runs as soon as one input has
     items.
     """
     return node.kind == "merge" and node.parameters.get("mode") == "chooseBranch"
 
 
-def count_outputs(node: Node) -> int:
+def count_outputs(node: N8nNode) -> int:
     """Return the number of outputs, not counting the error output."""
     if node.kind == "if":
         return 2
@@ -147,7 +158,7 @@ def count_outputs(node: Node) -> int:
     return 1
 
 
-def _switch_outputs(node: Node) -> int:
+def _switch_outputs(node: N8nNode) -> int:
     rules = as_mapping(node.parameters.get("rules"))
     if node.parameters.get("mode") == "expression":
         count = node.parameters.get("numberOutputs", node.parameters.get("outputsAmount", 4))
@@ -156,7 +167,7 @@ def _switch_outputs(node: Node) -> int:
     return max(1, len(found)) + (_fallback(node) == "extra")
 
 
-def describe_dead_ends(node: Node, out: list[Edge]) -> list[str]:
+def describe_dead_ends(node: N8nNode, out: list[Edge]) -> list[str]:
     """Describe the outputs of a node that lead nowhere; [""] for a node without any successor."""
     used = {edge.output for edge in out}
     if not used:
@@ -178,10 +189,10 @@ def describe_dead_ends(node: Node, out: list[Edge]) -> list[str]:
     return found
 
 
-def _drops_the_rest(node: Node) -> bool:
+def _drops_the_rest(node: N8nNode) -> bool:
     return node.parameters.get("mode", "rules") == "rules" and _fallback(node) in (None, "none", -1)
 
 
-def _fallback(node: Node) -> object:
+def _fallback(node: N8nNode) -> object:
     found = as_mapping(node.parameters.get("options")).get("fallbackOutput")
     return node.parameters.get("fallbackOutput", found)

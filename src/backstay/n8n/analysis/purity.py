@@ -1,5 +1,6 @@
-"""Find what the JavaScript of a Code node uses beyond its inputs: globals by name, outside strings, comments and
-properties.
+"""Find what the JavaScript of a Code node uses beyond its inputs, which are the names in `ALLOWED` (`$json` and so on).
+It looks for names of globals such as `fetch`; the same word in a string, in a comment or as the name of a property does
+not count.
 
 This is a linter, not a sandbox: code can hide from it. n8n's own sandbox is what restricts code at run time.
 """
@@ -52,17 +53,17 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def find_impurities(tokens: list[Token]) -> Iterator[Impurity]:
-    """Yield impurities in source order, each name once."""
-    own = _declared(tokens)
+    """Yield what the code uses beyond its inputs, in source order, each name once."""
+    own = _find_declared_names(tokens)
     seen: set[str] = set()
     for at, token in enumerate(tokens):
-        found = _at(tokens, at, own)
+        found = _classify(tokens, at, own)
         if found is not None and found[1] not in seen:
             seen.add(found[1])
             yield (*found, token.line)
 
 
-def _at(tokens: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
+def _classify(tokens: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
     token = tokens[at]
     before = tokens[at - 1].text if at else ""
     after = tokens[at + 1].text if at + 1 < len(tokens) else ""
@@ -74,7 +75,7 @@ def _at(tokens: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
         built = token.text == "constructor" and after in {"(", ".", "?.", "["}
         return ("system", ".constructor leads to Function") if built else None
     if token.text == "this":
-        return _this(tokens, at)
+        return _classify_this(tokens, at)
     if token.text in own or _is_key(tokens, at):
         return None
     if token.text in _NAMES:
@@ -84,8 +85,10 @@ def _at(tokens: list[Token], at: int, own: set[str]) -> tuple[Kind, str] | None:
     return None
 
 
-def _this(tokens: list[Token], at: int) -> tuple[Kind, str] | None:
-    """Classify `this` of the node; inside the code's own function or class, `this` is allowed."""
+def _classify_this(tokens: list[Token], at: int) -> tuple[Kind, str] | None:
+    """Classify a use of `this`. In a Code node, `this` is n8n's node object, through which the code reaches n8n's
+    helpers. Return None where a function or class of the code defines another `this`.
+    """
     if tokens[at].own_this:
         return None
     mark, member = ([token.value for token in tokens[at + 1 : at + 3]] + ["", ""])[:2]
@@ -102,38 +105,38 @@ def _is_key(tokens: list[Token], at: int) -> bool:
     if after == ":" and before in {"{", ","}:
         return True
     if after == "(" and before != "new":
-        end = _partner(tokens, at + 1)
+        end = _find_closing_bracket(tokens, at + 1)
         return end + 1 < len(tokens) and tokens[end + 1].text == "{"
     return False
 
 
-def _declared(tokens: list[Token]) -> set[str]:
+def _find_declared_names(tokens: list[Token]) -> set[str]:
     """Return the names that the code declares: variables, functions, classes, parameters. Ignores scoping."""
     own: set[str] = set()
     for at, token in enumerate(tokens[:-1]):
         before = tokens[at - 1].text if at else ""
         declares = token.kind == "name" and token.text in _DECLARES and before not in _DOTS
         if declares or (token.text == "(" and before == "catch"):
-            own |= _pattern(tokens, at + 1)
+            own |= _find_pattern_names(tokens, at + 1)
         elif token.text == "=>" and at and tokens[at - 1].kind == "name":
             own.add(tokens[at - 1].text)
         if token.text == "(" and _heads_a_function(tokens, at):
-            own |= _bound(tokens[at : _partner(tokens, at) + 1])
+            own |= _find_bound_names(tokens[at : _find_closing_bracket(tokens, at) + 1])
     return own
 
 
-def _pattern(tokens: list[Token], at: int) -> set[str]:
-    """Return the names that `a`, `{ a, b: c }` or `[a, ...b]` binds."""
+def _find_pattern_names(tokens: list[Token], at: int) -> set[str]:
+    """Return the names that the pattern at `tokens[at]` binds: `a`, `{ a, b: c }` or `[a, ...b]`."""
     while at < len(tokens) and tokens[at].text == "*":
         at += 1
     if at >= len(tokens):
         return set()
     if tokens[at].text in {"{", "["}:
-        return _bound(tokens[at : _partner(tokens, at) + 1])
+        return _find_bound_names(tokens[at : _find_closing_bracket(tokens, at) + 1])
     return {tokens[at].text} if tokens[at].kind == "name" else set()
 
 
-def _bound(tokens: list[Token]) -> set[str]:
+def _find_bound_names(tokens: list[Token]) -> set[str]:
     return {
         token.text
         for at, token in enumerate(tokens[1:-1], 1)
@@ -144,13 +147,13 @@ def _bound(tokens: list[Token]) -> set[str]:
 
 
 def _heads_a_function(tokens: list[Token], at: int) -> bool:
-    end = _partner(tokens, at)
+    end = _find_closing_bracket(tokens, at)
     if end + 1 < len(tokens) and tokens[end + 1].text == "=>":
         return True
     return any(token.text == "function" for token in tokens[max(0, at - 3) : at])
 
 
-def _partner(tokens: list[Token], at: int) -> int:
+def _find_closing_bracket(tokens: list[Token], at: int) -> int:
     """Return the index of the bracket that closes the one at `at`; the last index when it is not closed."""
     opening, closing = tokens[at].text, _CLOSING[tokens[at].text]
     depth = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from backstay.n8n.analysis.purity import Impurity, Kind
 
-#: Modules without side effects.
+#: Modules of the standard library that Code may import without being reported: they have no side effects.
 _PURE = frozenset(
     (
         "__future__",
@@ -103,7 +103,7 @@ class PythonSyntaxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PythonCode:
-    """What was found in one Code node's Python."""
+    """The Python of one Code node: whether it is empty, its comments, and what it uses beyond its inputs."""
 
     empty: bool
     comments: list[tuple[str, int]]
@@ -111,7 +111,9 @@ class PythonCode:
 
 
 def read_python(code: str) -> PythonCode:
-    """Parse the code; raise PythonSyntaxError. n8n wraps the code in a function, so a top-level `return` is valid."""
+    """Parse the code. Raise PythonSyntaxError when it is invalid. A top-level `return` is valid, because n8n wraps the
+    code in a function.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from backstay.n8n.model import Node
+from backstay.n8n.model import N8nNode
 
 #: n8n persists a waiting execution from this duration on.
 SUSPENDS_SECONDS = 65
@@ -22,7 +22,7 @@ _ASKS = "sendAndWait"
 Suspension = Literal["never", "perhaps", "always"]
 
 
-def wait_seconds(node: Node) -> float | None:
+def wait_seconds(node: N8nNode) -> float | None:
     """Return how many seconds a Wait node waits; None when the duration is not a constant."""
     if node.parameters.get("resume", "timeInterval") != "timeInterval":
         return None
@@ -34,8 +34,10 @@ def wait_seconds(node: Node) -> float | None:
     return amount * _UNITS.get(str(unit), 1)
 
 
-def classify_suspension(node: Node) -> Suspension:
-    """Classify whether a node suspends its execution. `perhaps`: an expression or a date decides at run time."""
+def classify_suspension(node: N8nNode) -> Suspension:
+    """Classify whether a node suspends its execution: "always", "never", or "perhaps" when the duration of the wait is
+    known only at run time, because it is an expression or a date.
+    """
     if node.kind != "wait":
         return "always" if node.parameters.get("operation") == _ASKS else "never"
     if node.parameters.get("resume") in ("webhook", "form"):
@@ -46,7 +48,7 @@ def classify_suspension(node: Node) -> Suspension:
     return "always" if seconds >= SUSPENDS_SECONDS else "never"
 
 
-def describe_wait(node: Node) -> str:
+def describe_wait(node: N8nNode) -> str:
     """Describe what the node waits for."""
     seconds = wait_seconds(node) if node.kind == "wait" else None
     return f"waits for {seconds:g} s" if seconds is not None else "waits for an external answer"

@@ -1,5 +1,7 @@
-"""The inline lock: acquire, gate, body and release in one workflow. Only for a linear body that always reaches its
-end.
+"""The inline lock: the nodes that acquire and release the lock are in the same workflow as the nodes that it protects.
+
+The body (the nodes under the lock) must be linear and always reach its end. Before it is a node `Lock Gate`: an n8n
+Merge node that passes on the trigger's items once the lock is granted.
 """
 
 from __future__ import annotations
@@ -8,15 +10,23 @@ import copy
 from typing import Any
 
 from backstay.n8n.analysis.body import BodyEntry, find_body_ends
-from backstay.n8n.model import MAIN, Workflow
+from backstay.n8n.model import MAIN, N8nWorkflow
 from backstay.n8n.patch import nodes as make
 from backstay.n8n.patch.limit import find_gated_entries
-from backstay.n8n.patch.nodes import LOCK_ACQUIRE, LOCK_CONFIRM, LOCK_GATE, LOCK_RELEASE, LOCK_RESULT, link_to, numbered
+from backstay.n8n.patch.nodes import (
+    LOCK_ACQUIRE,
+    LOCK_CONFIRM,
+    LOCK_GATE,
+    LOCK_RELEASE,
+    LOCK_RESULT,
+    link_to,
+    number_name,
+)
 from backstay.n8n.patch.placement import Placement
 from backstay.n8n.patch.record import added_nodes, restore_key
 
 GRANT = f"$({make.js_string(LOCK_ACQUIRE)}).first().json"
-#: The holder's identity, as expressions that the locked workflow evaluates.
+#: n8n expressions for the identity of the lock's holder: the execution and the workflow in which the Acquire node runs.
 CALLER = {
     "execution_id": "={{ $execution.id }}",
     "workflow_id": "={{ $workflow.id }}",
@@ -25,16 +35,18 @@ CALLER = {
 
 
 def add_inline_lock(
-    workflow: Workflow, key: str, options: dict[str, Any], scope: str, found: list[BodyEntry], *, result: bool
+    workflow: N8nWorkflow, key: str, options: dict[str, Any], scope: str, found: list[BodyEntry], *, result: bool
 ) -> dict[str, Any]:
-    """Add the lock's nodes in place. Return the record that `remove_inline_lock` needs."""
+    """Add the nodes of an inline lock to the workflow, which is changed in place. Return the data that
+    `remove_inline_lock` needs (`recorded`).
+    """
     ends = find_body_ends(workflow, found)
     placement = Placement(workflow, added_nodes(workflow))
     nodes, links = build_acquire(
-        key, options, scope, [numbered(LOCK_GATE, place) for place in range(len(found))], placement
+        key, options, scope, [number_name(LOCK_GATE, place) for place in range(len(found))], placement
     )
     for place, entry in enumerate(found):
-        gate = numbered(LOCK_GATE, place)
+        gate = number_name(LOCK_GATE, place)
         nodes.append(make.gate(key, gate, placement.take(2, place)))
         links[gate] = [entry.targets]
         for node, output in entry.ports:
@@ -52,7 +64,7 @@ def add_inline_lock(
     return {"nodes": [node["name"] for node in nodes], "undo": {"ends": before}}
 
 
-def remove_inline_lock(workflow: Workflow, recorded: dict[str, Any]) -> None:
+def remove_inline_lock(workflow: N8nWorkflow, recorded: dict[str, Any]) -> None:
     """Undo `add_inline_lock` in place."""
     for entry in find_gated_entries(workflow, LOCK_GATE, recorded["nodes"]):
         for node, output in entry.ports:
@@ -61,7 +73,8 @@ def remove_inline_lock(workflow: Workflow, recorded: dict[str, Any]) -> None:
         outputs = workflow.connections.get(name, {}).get(MAIN, [])
         left = [[one for one in targets or () if one["node"] not in recorded["nodes"]] for targets in outputs]
         if any(left):
-            # Keep connections that were added to this end since the lock was added.
+            # The user has connected `name`, a last node of the body, to further nodes after the lock was added: keep
+            # those connections.
             workflow.connections[name][MAIN] = left
         else:
             restore_key(workflow.connections, name, [] if before is None else [before])
@@ -80,9 +93,11 @@ def build_acquire(
     *,
     continue_on_error: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the nodes that take the lock, and their connections to the gates.
+    """Return the nodes that acquire the lock, and their connections to `gates`: the names of the Merge nodes that hold
+    the items back until the lock is granted.
 
-    `continue_on_error`: the gates also open when the confirmation fails; nodes after the gates must then check it.
+    With the http transport, a node confirms to the server that the execution got its grant. `continue_on_error`: the
+    items also pass the Merge nodes when this node failed. A later node must then check whether it failed.
     """
     inputs = {
         "scope": scope,
@@ -96,7 +111,8 @@ def build_acquire(
     nodes = [make.call(key, LOCK_ACQUIRE, "lock_acquisition", inputs, placement.take(column, -1))]
     links: dict[str, Any] = {LOCK_ACQUIRE: [[link_to(gate) for gate in gates]]}
     if options["transport"] == "http":
-        # An execution that was stopped while it waited never confirms, so its grant lapses.
+        # The confirmation makes the grant valid. An execution that was stopped while it waited sends none, so its grant
+        # lapses and does not block the lock.
         confirm = _confirm_node(key, options, placement.take(column + 1, -1))
         nodes.append({**confirm, "onError": "continueErrorOutput"} if continue_on_error else confirm)
         outputs = 2 if continue_on_error else 1
@@ -137,14 +153,14 @@ def _confirm_node(key: str, options: dict[str, Any], position: list[int]) -> dic
 
 
 def build_release(key: str, placement: Placement, column: float) -> dict[str, Any]:
-    """Build the Release node. It reads the scope from the grant, because the expression could evaluate differently
-    now.
+    """Build the Release node. It reads the scope from the output of the Acquire node. If it evaluated the scope
+    expression again, after the body, the value could differ from the scope that was locked.
     """
     inputs = {"scope": f"={{{{ {GRANT}.scope }}}}", "lock_id": f"={{{{ {GRANT}.lock_id }}}}"}
     return make.call(key, LOCK_RELEASE, "lock_release", inputs, placement.take(column))
 
 
-def add_nodes(workflow: Workflow, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
+def add_nodes(workflow: N8nWorkflow, nodes: list[dict[str, Any]], links: dict[str, Any]) -> None:
     """Add nodes and their outgoing connections to a workflow."""
     for node in nodes:
         workflow.add(node)

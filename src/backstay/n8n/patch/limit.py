@@ -1,4 +1,6 @@
-"""The rate limit in front of a workflow: one check per trigger, then its items pass unchanged or are denied."""
+"""The rate limit before a workflow's first nodes: one check per execution, which lets the trigger's items pass
+unchanged or denies them.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,27 @@ from typing import Any
 
 from backstay.errors import PatchRefused
 from backstay.n8n.analysis.body import BodyEntry, TriggerPath, find_body_entries, trigger_paths
-from backstay.n8n.model import MAIN, Workflow
+from backstay.n8n.model import MAIN, N8nWorkflow
 from backstay.n8n.patch import nodes as make
-from backstay.n8n.patch.nodes import LIMIT_ALLOWED, LIMIT_CHECK, LIMIT_DENIED, LIMIT_GATE, link_to, numbered
+from backstay.n8n.patch.nodes import LIMIT_ALLOWED, LIMIT_CHECK, LIMIT_DENIED, LIMIT_GATE, link_to, number_name
 from backstay.n8n.patch.placement import Placement
 from backstay.n8n.patch.record import added_nodes, read_part, remove_part, save_part
 
 _CHECKED = f"$({make.js_string(LIMIT_CHECK)}).first().json"
 
 
-def add_limit_nodes(workflow: Workflow, key: str, options: dict[str, Any], scope: str) -> None:
-    """Add the limit's nodes in place. `options` are stored in the record unchanged."""
+def add_limit_nodes(workflow: N8nWorkflow, key: str, options: dict[str, Any], scope: str) -> None:
+    """Add the nodes of a rate limit to the workflow, which is changed in place. `options` are stored unchanged in the
+    workflow's record of its patches (`meta.backstay`).
+    """
     found = find_body_entries(workflow, trigger_paths(workflow))
     lock = read_part(workflow, "lock") or {}
     placement = Placement(workflow, added_nodes(workflow), top=lock.get("undo", {}).get("top"))
     inputs = {"scope": scope, "limit": options["limit"], "windowSeconds": options["window_seconds"]}
     nodes = [make.call(key, LIMIT_CHECK, "rate_limit_check", inputs, placement.above(1, len(found)))]
-    links: dict[str, Any] = {LIMIT_CHECK: [[link_to(numbered(LIMIT_GATE, place)) for place in range(len(found))]]}
+    links: dict[str, Any] = {LIMIT_CHECK: [[link_to(number_name(LIMIT_GATE, place)) for place in range(len(found))]]}
     for place, entry in enumerate(found):
-        gate, allowed, denied = (numbered(name, place) for name in (LIMIT_GATE, LIMIT_ALLOWED, LIMIT_DENIED))
+        gate, allowed, denied = (number_name(name, place) for name in (LIMIT_GATE, LIMIT_ALLOWED, LIMIT_DENIED))
         nodes += [
             make.gate(key, gate, placement.above(1, place)),
             make.condition(key, allowed, f"{_CHECKED}.allowed === true", placement.above(2, place)),
@@ -52,7 +56,7 @@ def _denied(key: str, name: str, on_denied: str, position: list[int]) -> dict[st
     return make.set_json(key, name, f"Object.assign({{}}, $json, {{ rate_limit: {_CHECKED} }})", position)
 
 
-def remove_limit_nodes(workflow: Workflow) -> None:
+def remove_limit_nodes(workflow: N8nWorkflow) -> None:
     """Undo `add_limit_nodes` in place."""
     known = read_part(workflow, "limit")
     if known is None:
@@ -67,21 +71,24 @@ def remove_limit_nodes(workflow: Workflow) -> None:
     remove_part(workflow, "limit")
 
 
-def require_nodes(workflow: Workflow, names: list[str]) -> None:
+def require_nodes(workflow: N8nWorkflow, names: list[str]) -> None:
     """Raise PatchRefused when a node that the patch added is missing."""
     for name in names:
         if workflow.find(name) is None:
             raise PatchRefused(f"the node {name!r}, which the patch added, was deleted or renamed")
 
 
-def first_output_targets(workflow: Workflow, name: str) -> list[dict[str, Any]]:
+def first_output_targets(workflow: N8nWorkflow, name: str) -> list[dict[str, Any]]:
     """Return the targets of a node's first output."""
     outputs = workflow.connections.get(name, {}).get(MAIN, [])
     return (outputs[0] or []) if outputs else []
 
 
-def find_gated_entries(workflow: Workflow, kind: str, names: list[str]) -> list[BodyEntry]:
-    """Return, for each gate of a kind, the ports that lead to its second input and the targets of its output."""
+def find_gated_entries(workflow: N8nWorkflow, kind: str, names: list[str]) -> list[BodyEntry]:
+    """Return an entry for each Merge node that a lock (`kind` LOCK_GATE) or a limit (`kind` LIMIT_GATE) added to hold
+    items back. `names`: the nodes that the patch added. An entry consists of the outputs of other nodes that are
+    connected to the Merge node's second input, and of the targets of the Merge node's own output.
+    """
     gates = [name for name in names if name == kind or name.startswith(f"{kind} ")]
     found: list[BodyEntry] = []
     for gate in gates:
@@ -90,8 +97,10 @@ def find_gated_entries(workflow: Workflow, kind: str, names: list[str]) -> list[
     return found
 
 
-def body_paths(workflow: Workflow) -> list[TriggerPath]:
-    """Return the outputs where a lock begins: after the limit when there is one, otherwise after the triggers."""
+def body_paths(workflow: N8nWorkflow) -> list[TriggerPath]:
+    """Return the node outputs after which a lock's nodes are inserted: the outputs of the rate limit's nodes if the
+    workflow has a limit, else the outputs of the triggers.
+    """
     known = read_part(workflow, "limit")
     if known is None:
         return trigger_paths(workflow)

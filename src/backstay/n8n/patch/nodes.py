@@ -34,25 +34,29 @@ LIMIT_CHECK, LIMIT_GATE, LIMIT_ALLOWED, LIMIT_DENIED = (
 )
 
 
-def numbered(name: str, place: int) -> str:
-    """Return the name with a number; the first node of a kind keeps the plain name."""
+def number_name(name: str, place: int) -> str:
+    """Return the name of a node if a patch adds several of the same kind to a workflow. `place` counts from 0: `Lock
+    Gate`, then `Lock Gate 2`, and so on.
+    """
     return name if place == 0 else f"{name} {place + 1}"
 
 
 def derived_name(name: str, what: str) -> str:
-    """Name a workflow that belongs to another one, cut to the length that n8n accepts."""
+    """Return the name of a workflow that a patch creates for the workflow `name`: `<name> (<what>)`. A long `name` is
+    cut to the length that n8n accepts.
+    """
     end = f" ({what})"
     room = LONGEST_NAME - len(end)
     return f"{name if len(name) <= room else f'{name[: room - 1]}…'}{end}"
 
 
 def link_to(node: str, index: int = 0) -> dict[str, Any]:
-    """Return a connection target in n8n's format."""
+    """Return the target of a connection in n8n's format: the input number `index` of the node `node`."""
     return {"node": node, "type": "main", "index": index}
 
 
 def node_id(key: str, name: str) -> str:
-    """Return a deterministic id: the same node always gets the same one."""
+    """Return a node id that depends only on the workflow's key (its file name in the workspace) and the node's name."""
     whole = name.encode("utf-8", "backslashreplace").decode()  # a name may contain a lone surrogate
     return str(uuid.uuid5(_NAMESPACE, f"{key}/{whole}"))
 
@@ -72,12 +76,16 @@ def node(
 
 
 def workflow_id(key: str) -> dict[str, Any]:
-    """Return n8n's reference to a workflow, with a placeholder for the environment's id."""
+    """Return a reference to the workflow `key` in n8n's format. The id in it is a placeholder; building the workflow
+    for an environment replaces it by the workflow's id there.
+    """
     return {"__rl": True, "mode": "id", "value": f"{{{{@:env:workflows.{key}.id}}}}"}
 
 
 def call(key: str, name: str, called: str, inputs: dict[str, Any], position: list[int]) -> dict[str, Any]:
-    """Build a call of a primitive that runs once, regardless of the number of items."""
+    """Build an Execute Workflow node that calls the primitive `called` (a workflow such as `lock_acquisition`) once,
+    not once per item.
+    """
     return node(
         key,
         name,
@@ -95,8 +103,8 @@ def call(key: str, name: str, called: str, inputs: dict[str, Any], position: lis
 
 
 def gate(key: str, name: str, position: list[int]) -> dict[str, Any]:
-    """Build a Merge node that waits for both inputs and passes on the second unchanged: items, binary data and
-    pairing.
+    """Build a node that holds items back until another node has run: a Merge node that waits for both inputs and passes
+    on the items of the second one unchanged, with their binary data and their links to earlier items (`pairedItem`).
     """
     return node(
         key,
@@ -115,7 +123,7 @@ def gate(key: str, name: str, position: list[int]) -> dict[str, Any]:
 
 
 def condition(key: str, name: str, code: str, position: list[int], kind: str = "if") -> dict[str, Any]:
-    """Build an If (or Filter) node on one boolean expression."""
+    """Build an If node on one boolean expression, or with `kind` "filter" a Filter node."""
     return node(
         key,
         name,
@@ -149,19 +157,21 @@ _N8N_ERROR_CODES = (
 
 
 def protect_message(message: str) -> str:
-    """Return code for a message that n8n does not replace: a zero-width character splits each code."""
+    """Return JavaScript that computes the message and puts an invisible character into each of n8n's error codes in it.
+    Without that, n8n would replace the whole message by its own text.
+    """
     words = "|".join(f"{word[0]}(?={word[1:]})" for word in _N8N_ERROR_CODES.split())
     return f"({message}).replace(/{words}/gi, '$&\\u2060')"
 
 
 def stop_and_error(key: str, name: str, message: str, position: list[int]) -> dict[str, Any]:
-    """Build a Stop and Error node. `message` is code for its text."""
+    """Build a Stop and Error node. `message` is a JavaScript expression for its text."""
     return node(key, name, "stopAndError", 1, {"errorMessage": f"={{{{ {protect_message(message)} }}}}"}, position)
 
 
-def refuse_retry(key: str, first: list[int], second: list[int]) -> list[dict[str, Any]]:
-    """Build the nodes at the start of a body that make n8n's retry of the body alone fail: it would run without the
-    lock.
+def build_retry_check(key: str, first: list[int], second: list[int]) -> list[dict[str, Any]]:
+    """Build the first nodes of a body that moved to a sub-workflow. They fail when n8n retries the sub-workflow alone,
+    because it would run without the lock.
     """
     refusal = js_string("This is the body of a lock, and here none is taken: retry the locked workflow")
     return [
@@ -171,7 +181,7 @@ def refuse_retry(key: str, first: list[int], second: list[int]) -> list[dict[str
 
 
 def set_json(key: str, name: str, expression: str, position: list[int], **more: Any) -> dict[str, Any]:
-    """Build a Set node that replaces each item's JSON with the expression's value; binary data and pairing are kept."""
+    """Build a Set node that replaces each item's JSON with the expression's value and keeps its binary data."""
     # Version 3.3: from 3.4 on, a raw output drops binary data.
     parameters = {
         "mode": "raw",
@@ -187,5 +197,7 @@ def called_trigger(key: str, name: str, position: list[int]) -> dict[str, Any]:
 
 
 def js_string(text: str) -> str:
-    """Return a JavaScript string literal without braces, which would end the surrounding n8n expression."""
+    """Return the text as a JavaScript string literal, with braces escaped: a brace could end the n8n expression (`{{ …
+    }}`) that contains the literal.
+    """
     return json.dumps(text, ensure_ascii=False).replace("}", "\\u007d").replace("{", "\\u007b")

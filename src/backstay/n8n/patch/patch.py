@@ -1,8 +1,8 @@
-"""Add a lock or a rate limit to a workflow, and remove it exactly. Pure: the workspace reads and writes the files.
+"""Add a lock or a rate limit to a workflow, and remove it byte for byte. This module does no I/O.
 
-A limit always precedes a lock, in whichever order they were added. The body stays inline when a single Release node
-after it runs exactly once in every case; otherwise it becomes a sub-workflow, whose success or failure the caller
-always sees.
+A limit always precedes a lock, whichever was added first. The body is the part of the workflow that runs under
+the lock. It stays in the workflow (an inline lock) if a Release node after it is certain to run exactly once. Otherwise
+the body is moved to a sub-workflow. The workflow that calls it releases the lock whether the body succeeds or fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from backstay.n8n.analysis.body import (
     refuse_unpatchable,
 )
 from backstay.n8n.json_types import is_list
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch import record
 from backstay.n8n.patch.inline import add_inline_lock, remove_inline_lock
 from backstay.n8n.patch.limit import add_limit_nodes, body_paths, remove_limit_nodes, require_nodes
@@ -41,7 +41,7 @@ from backstay.n8n.patch.subworkflow import body_key, body_of, move_body, restore
 Options = TypeVar("Options")
 Transport = Literal["redis", "http"]
 OnDenied = Literal["passthrough", "stop", "error"]
-#: Signs of a lock or limit that was wired by hand: the primitives, the Redis keys, or the HTTP routes.
+#: Patterns that reveal a lock or limit that the user built by hand: names of primitives, Redis keys or HTTP routes.
 _BY_HAND = {
     "lock": re.compile(
         rf"workflows\.lock_(?:acquisition|release)\.|\block_(?:acquisition|release)\b|{keys.LOCK_PREFIX}"
@@ -49,7 +49,7 @@ _BY_HAND = {
     ),
     "limit": re.compile(rf"\brate_limit_check\b|{keys.LIMIT_PREFIX}|/api/limits/"),
 }
-#: Node kinds that can take a lock; a Redis node that only reads cannot.
+#: Node kinds with which a user can build a lock or a limit by hand. A Redis node counts only if it writes.
 _CAN_LOCK = {"executeWorkflow", "redis", "httpRequest", "code"}
 _REDIS_READS = {"get", "keys", "info"}
 
@@ -63,7 +63,7 @@ _FAILURES_NOT_SAVED = (
 _IDENTITY = f"the scope ends in {keys.META_SUFFIX}, so its key is another lock's identity key: rename the scope"
 _KEEP_FAILED_UNUSED = "--keep-failed-executions has no effect here: the workflow's failed executions are saved anyway"
 _IN_PLACE_UNUSED = "--in-place has no effect here: it is for a lock over http whose body cannot become a sub-workflow"
-#: The risk that `in_place` accepts.
+#: The risk that a user accepts with the option `in_place`, in words for messages.
 _RETRIED_UNLOCKED = (
     "n8n in queue mode saves failed executions regardless of the settings, and a retry resumes at the failed node,"
     " without the lock"
@@ -74,11 +74,14 @@ _RETRIED_UNLOCKED = (
 class LockOptions:
     """Options of a lock.
 
-    `error_workflow`: the key of the clean-up workflow that runs when the workflow fails; empty for none. `in_place`:
-    with the http transport, accept locked nodes (the body) that cannot move into a sub-workflow and stay in the
-    workflow. Danger: n8n in queue mode can retry them without the lock. Otherwise the patch refuses such a workflow.
-    `keep_failed`: also save the failed executions of such a workflow. Danger: n8n in any mode can retry a saved
-    execution without the lock. Implies `in_place`.
+    `error_workflow`: the key of the clean-up workflow that runs when the workflow fails; empty for none.
+
+    `in_place`: with the http transport, accept a workflow whose locked nodes (the body) cannot move into a
+    sub-workflow, and leave them in the workflow. Danger: n8n in queue mode can retry them without the lock. Without
+    this option, the patch refuses such a workflow.
+
+    `keep_failed`: let n8n save the failed executions of a workflow that is locked in place. Danger: n8n in any
+    mode can retry a saved execution without the lock. Implies `in_place`.
     """
 
     scope: str
@@ -94,8 +97,8 @@ class LockOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
-    """Options of a rate limit. For denied items `passthrough` marks them, `stop` ends the execution quietly, `error`
-    fails it.
+    """Options of a rate limit. `on_denied`: what happens to denied items. `passthrough` adds the field
+    `rate_limit` to them and continues, `stop` ends the execution without an error, `error` fails it.
     """
 
     scope: str
@@ -107,12 +110,18 @@ class LimitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """A workflow after a patch. `others`: additional workflows by key; `gone`: keys of workflows that are no longer
-    needed.
+    """A workflow after a patch was added or removed.
+
+    others: further workflows that the patch created, by key.
+    gone: the keys of workflows that must be deleted, because the patch that created them was removed.
+    wiring: for a lock, where its body runs: "inline" or "sub-workflow"; for a rate limit always "gate"
+        (Merge nodes that hold items back until the limit is checked).
+    why: the reason for the wiring of a patch that was added, in words for the user; empty after a removal.
+    static_scope: the lock's scope if it is the same for every item and run, else None.
     """
 
-    workflow: Workflow
-    others: dict[str, Workflow] = field(default_factory=dict[str, Workflow])
+    workflow: N8nWorkflow
+    others: dict[str, N8nWorkflow] = field(default_factory=dict[str, N8nWorkflow])
     gone: tuple[str, ...] = ()
     wiring: str = ""
     why: str = ""
@@ -120,9 +129,9 @@ class Patched:
     static_scope: str | None = None
 
 
-def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Patched:
-    """Return the workflow with a lock; the given workflow is not changed. Raise PatchRefused when no safe wiring
-    exists.
+def add_lock(workflow: N8nWorkflow, key: str, options: LockOptions) -> Patched:
+    """Return the workflow with a lock; the given workflow is not changed. Raise PatchRefused when neither an inline
+    lock nor a sub-workflow would be safe.
     """
     _check_range(1, keys.LONGEST_SECONDS, ttl_seconds=options.ttl_seconds)
     _check_range(0, keys.LONGEST_SECONDS, max_wait_seconds=options.max_wait_seconds)
@@ -132,7 +141,9 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Patched:
     found = find_body_entries(patched, body_paths(patched))
     body = body_of(patched)
     result = caller_reads_result(patched.triggers)
-    # Over http the server knows which locks an execution holds; over redis clean-up only checks registered scopes.
+    # Whether the clean-up workflow releases the lock of a failed execution. Over http, the server knows which locks an
+    # execution holds. Over redis, the clean-up workflow checks only the scopes in the settings (`lockScopes`), so the
+    # scope must be the same in every run.
     cleaned = bool(options.error_workflow) and (scope.static is not None or options.transport == "http")
     inline_obstacle = (
         "the lock is taken per item" if options.per_item else find_inline_obstacle(patched, found, may_fail=False)
@@ -153,10 +164,10 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Patched:
     known = {**asdict(options), "scope": scope.text}
     for asked in ("keep_failed", "in_place"):
         if not known[asked]:
-            del known[asked]  # recorded only when set, so records of earlier versions read the same
-    others: dict[str, Workflow] = {}
+            del known[asked]  # leave out unset options: the record then equals that of versions without them
+    others: dict[str, N8nWorkflow] = {}
     record.begin_record(patched)
-    before = _error_workflow(patched, options)
+    before = _set_error_workflow(patched, options)
     if inline_obstacle is None or (move_obstacle is not None and cleaned and not options.per_item):
         obstacle = find_inline_obstacle(patched, found, may_fail=True)
         if obstacle is not None:
@@ -201,9 +212,11 @@ def add_lock(workflow: Workflow, key: str, options: LockOptions) -> Patched:
     return _verify_undo(workflow, done, lambda it: remove_lock(it, key, _reparse(others)).workflow)
 
 
-def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Patched:
-    """Undo `add_lock`, keeping edits made since. Raise PatchRefused when the record or the body is missing."""
-    options, recorded = locks_of(workflow), record.read_part(workflow, "lock")
+def remove_lock(workflow: N8nWorkflow, key: str, others: Mapping[str, N8nWorkflow]) -> Patched:
+    """Return the workflow without the lock that `add_lock` added; the user's later edits are kept. Raise PatchRefused
+    when the workflow's record of the lock (`meta.backstay`) or the body's sub-workflow is missing.
+    """
+    options, recorded = read_lock_options(workflow), record.read_part(workflow, "lock")
     if options is None or recorded is None:
         raise PatchRefused("the workflow has no lock that add-lock-to-workflow added")
     require_nodes(workflow, recorded["nodes"])
@@ -224,16 +237,19 @@ def remove_lock(workflow: Workflow, key: str, others: Mapping[str, Workflow]) ->
         restore_body(plain, recorded, inner)
         again = retry_key(key)
         gone = (body_key(key), *([again] if RAISE_OR_RETRY in recorded["nodes"] and again in others else ()))
-    ours = _reference(options.error_workflow)
-    # Keep an error workflow that was registered since.
+    ours = _workflow_reference(options.error_workflow)
+    # Restore the previous error workflow only if the current one is still the one that the patch set. If the user has
+    # chosen another one since, keep it.
     if "errorWorkflow" in recorded["undo"] and plain.settings.get("errorWorkflow") == ours:
         record.restore_key(plain.data["settings"], "errorWorkflow", recorded["undo"]["errorWorkflow"])
     record.remove_part(plain, "lock")
     return Patched(plain, gone=gone, wiring=recorded["wiring"])
 
 
-def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Patched:
-    """Return the workflow with a rate limit; the given workflow is not changed. Raise PatchRefused."""
+def add_limit(workflow: N8nWorkflow, key: str, options: LimitOptions) -> Patched:
+    """Return the workflow with a rate limit; the given workflow is not changed. Raise PatchRefused when it has one
+    already, or cannot have one.
+    """
     _check_range(1, keys.LARGEST_LIMIT, limit=options.limit)
     _check_range(1, keys.LONGEST_SECONDS, window_seconds=options.window_seconds)
     _refuse_unfit(workflow, "limit")
@@ -248,45 +264,42 @@ def add_limit(workflow: Workflow, key: str, options: LimitOptions) -> Patched:
     return _verify_undo(workflow, done, lambda it: remove_limit(it, key, {}).workflow)
 
 
-def remove_limit(workflow: Workflow, key: str, others: Mapping[str, Workflow]) -> Patched:  # noqa: ARG001 - as remove_lock
-    """Undo `add_limit`, keeping edits made since."""
-    limits_of(workflow)  # raises when the record cannot be read
+def remove_limit(workflow: N8nWorkflow, key: str, others: Mapping[str, N8nWorkflow]) -> Patched:  # noqa: ARG001 - as remove_lock
+    """Undo `add_limit`, and keep the user's later edits."""
+    read_limit_options(workflow)  # raises when the record cannot be read
     plain = workflow.copy()
     remove_limit_nodes(plain)
     return Patched(plain, wiring="gate")
 
 
-def locks_of(workflow: Workflow) -> LockOptions | None:
+def read_lock_options(workflow: N8nWorkflow) -> LockOptions | None:
     """Return the options of the workflow's lock; None when it has none."""
     recorded = record.read_part(workflow, "lock")
-    return None if recorded is None else _options(recorded, "lock", LockOptions)
+    return None if recorded is None else _convert_options(recorded, "lock", LockOptions)
 
 
-def limits_of(workflow: Workflow) -> LimitOptions | None:
+def read_limit_options(workflow: N8nWorkflow) -> LimitOptions | None:
     """Return the options of the workflow's rate limit; None when it has none."""
     recorded = record.read_part(workflow, "limit")
-    return None if recorded is None else _options(recorded, "limit", LimitOptions)
+    return None if recorded is None else _convert_options(recorded, "limit", LimitOptions)
 
 
-def _options(recorded: dict[str, Any], name: record.Part, kind: type[Options]) -> Options:
+def _convert_options(recorded: dict[str, Any], name: record.Part, kind: type[Options]) -> Options:
     try:
         return msgspec.convert(recorded["options"], kind)
     except msgspec.ValidationError as error:
         raise record.unreadable_record(name) from error
 
 
-# ── refusals and warnings ──
-
-
 def _check_range(smallest: int, largest: int, **numbers: int) -> None:
-    """Check the range that the primitives accept: with other values every execution would fail."""
+    """Raise PatchRefused for a number that the primitives reject, because then every execution would fail."""
     for name, number in numbers.items():
         if not smallest <= number <= largest:
             raise PatchRefused(f"{name} is {number}: it must be from {smallest} to {largest}")
 
 
-def _refuse_unfit(workflow: Workflow, what: record.Part) -> None:
-    if {"lock": locks_of(workflow), "limit": limits_of(workflow)}[what] is not None:
+def _refuse_unfit(workflow: N8nWorkflow, what: record.Part) -> None:
+    if {"lock": read_lock_options(workflow), "limit": read_limit_options(workflow)}[what] is not None:
         raise PatchRefused(f"the workflow already has a {what}: remove it first")
     known = record.read_record(workflow)
     if any(ours in known for ours in ("primitive", "body_of", "retry_of")):
@@ -304,7 +317,7 @@ def _refuse_unfit(workflow: Workflow, what: record.Part) -> None:
 
 
 def _refuse_stuck_body(why: str, move_obstacle: MoveObstacle | None, options: LockOptions) -> PatchRefused:
-    """Return the refusal for a body that can neither stay inline nor move."""
+    """Return the error for a body that can neither stay inline nor move to a sub-workflow."""
     refusal = f"{why}, so the body would have to become a sub-workflow"
     if move_obstacle is None:
         return PatchRefused(refusal)
@@ -317,7 +330,7 @@ def _refuse_stuck_body(why: str, move_obstacle: MoveObstacle | None, options: Lo
     return PatchRefused(f"{refusal}; but {move_obstacle.reason}. {move_obstacle.remedy}. Or {line}, with {cleanup}")
 
 
-def _bypass_warnings(workflow: Workflow) -> list[str]:
+def _bypass_warnings(workflow: N8nWorkflow) -> list[str]:
     return [
         f"the trigger {node.name!r} is disabled and bypasses the lock: remove the lock before you enable it"
         for node in workflow.nodes
@@ -325,15 +338,15 @@ def _bypass_warnings(workflow: Workflow) -> list[str]:
     ]
 
 
-def _reference(key: str) -> str:
+def _workflow_reference(key: str) -> str:
     return str(workflow_id(key)["value"])
 
 
-def _error_workflow(workflow: Workflow, options: LockOptions) -> dict[str, Any]:
+def _set_error_workflow(workflow: N8nWorkflow, options: LockOptions) -> dict[str, Any]:
     if not options.error_workflow:
         return {}
     settings = workflow.data["settings"]
-    wanted = _reference(options.error_workflow)
+    wanted = _workflow_reference(options.error_workflow)
     if settings.get("errorWorkflow") == wanted:
         return {}
     before = [settings["errorWorkflow"]] if "errorWorkflow" in settings else []
@@ -341,17 +354,18 @@ def _error_workflow(workflow: Workflow, options: LockOptions) -> dict[str, Any]:
     return {"errorWorkflow": before}
 
 
-def _verify_undo(original: Workflow, done: Patched, undo: Callable[[Workflow], Workflow]) -> Patched:
-    """Verify that the patch can be undone byte for byte, from the serialized text. A file whose layout cannot be
-    reproduced stores its original text in the record.
+def _verify_undo(original: N8nWorkflow, done: Patched, undo: Callable[[N8nWorkflow], N8nWorkflow]) -> Patched:
+    """Check that undoing the patch gives the original file byte for byte. If it does not, for example because of the
+    file's JSON formatting, store the file's original text in the workflow's record of its patches (`meta.backstay`).
+    Raise PatchRefused when even that does not help.
     """
     text = original.text()
-    if undo(Workflow.parse(done.workflow.text())).text() != text:
+    if undo(N8nWorkflow.parse(done.workflow.text())).text() != text:
         record.store_original_text(done.workflow, text)
-        if undo(Workflow.parse(done.workflow.text())).text() != text:
+        if undo(N8nWorkflow.parse(done.workflow.text())).text() != text:
             raise PatchRefused("the patch could not be undone byte for byte, so it was not applied")
     return done
 
 
-def _reparse(others: dict[str, Workflow]) -> dict[str, Workflow]:
-    return {key: Workflow.parse(workflow.text()) for key, workflow in others.items()}
+def _reparse(others: dict[str, N8nWorkflow]) -> dict[str, N8nWorkflow]:
+    return {key: N8nWorkflow.parse(workflow.text()) for key, workflow in others.items()}

@@ -12,7 +12,7 @@ import msgspec
 
 from backstay.errors import BadWorkflow, PatchRefused
 from backstay.n8n.json_types import as_mapping, is_mapping
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.workspace.json_layout import Verbatim
 
 Part = Literal["limit", "lock"]
@@ -21,7 +21,9 @@ _VERSION = 1
 
 
 class _PartRecord(msgspec.Struct):
-    """The fields that both parts share: the requested options and the names of the added nodes."""
+    """The common fields of a record's two parts (`lock` and `limit`): the options that the user chose, and the names of
+    the added nodes.
+    """
 
     options: dict[str, Any]
     nodes: list[str]
@@ -45,13 +47,15 @@ class _SubworkflowRecord(_PartRecord, tag_field="wiring", tag="sub-workflow"):
     undo: _SubworkflowUndo
 
 
-def read_record(workflow: Workflow) -> dict[str, Any]:
-    """Return the record; a detached empty dict when there is none."""
+def read_record(workflow: N8nWorkflow) -> dict[str, Any]:
+    """Return the workflow's record of patches (`meta.backstay`); a new empty dict when there is none."""
     return as_mapping(as_mapping(workflow.data.get("meta")).get("backstay"))
 
 
-def read_part(workflow: Workflow, name: Part) -> dict[str, Any] | None:
-    """Return one part of the record; None when it is absent. Raise PatchRefused when it cannot be read."""
+def read_part(workflow: N8nWorkflow, name: Part) -> dict[str, Any] | None:
+    """Return the part `lock` or `limit` of the workflow's record; None when the record has no such part. Raise
+    PatchRefused when it cannot be read.
+    """
     found = read_record(workflow).get(name)
     if found is None:
         return None
@@ -71,13 +75,15 @@ def unreadable_record(name: Part) -> PatchRefused:
     )
 
 
-def added_nodes(workflow: Workflow) -> list[str]:
+def added_nodes(workflow: N8nWorkflow) -> list[str]:
     """Return the names of all nodes that patches added."""
     return [name for each in PARTS if (recorded := read_part(workflow, each)) is not None for name in recorded["nodes"]]
 
 
-def begin_record(workflow: Workflow) -> None:
-    """Create the record before the first change. Idempotent. Raise PatchRefused when a foreign record exists."""
+def begin_record(workflow: N8nWorkflow) -> None:
+    """Begin the record of patches (`meta.backstay`) of a workflow that has none. Call it before the first change of
+    the workflow. Raises PatchRefused if `meta.backstay` exists but is no such record.
+    """
     if "backstay" not in as_mapping(workflow.data.get("meta")):
         before = _prepare(workflow.data)
         workflow.data["meta"]["backstay"] = {"version": _VERSION, "before": before}
@@ -85,9 +91,9 @@ def begin_record(workflow: Workflow) -> None:
         raise PatchRefused("meta.backstay has an unknown format: remove it from the file first")
 
 
-def save_part(workflow: Workflow, name: Part, recorded: dict[str, Any]) -> None:
-    """Store a part, and move the added nodes to the end of the file in a fixed order, so the order of patches does
-    not matter.
+def save_part(workflow: N8nWorkflow, name: Part, recorded: dict[str, Any]) -> None:
+    """Store one part of the record, and move the nodes of all patches to the end of the file: first the limit's, then
+    the lock's. So the file does not depend on which patch came first.
     """
     data = workflow.data
     known: dict[str, Any] = {**read_record(workflow), name: recorded}
@@ -102,8 +108,9 @@ def save_part(workflow: Workflow, name: Part, recorded: dict[str, Any]) -> None:
 
 
 def _prepare(data: dict[str, Any]) -> dict[str, Any]:
-    """Create room for the record and set the execution order that the added nodes rely on. Return the previous
-    values, each as a list with the value or empty.
+    """Create `settings` and `meta` in the workflow's data if they are missing, and set n8n's `executionOrder` to v1,
+    which the added nodes rely on. Return the previous value of each changed key: `[value]`, or `[]` if the key was
+    missing.
     """
     before: dict[str, Any] = {}
     for key in ("settings", "meta"):
@@ -117,8 +124,8 @@ def _prepare(data: dict[str, Any]) -> dict[str, Any]:
     return before
 
 
-def remove_part(workflow: Workflow, name: Part) -> None:
-    """Remove a part; with the last part, restore everything that `begin_record` changed."""
+def remove_part(workflow: N8nWorkflow, name: Part) -> None:
+    """Remove one part of the record. When no other part is left, also restore what `begin_record` changed."""
     data = workflow.data
     known = read_record(workflow)
     del known[name]
@@ -136,25 +143,27 @@ def remove_part(workflow: Workflow, name: Part) -> None:
 
 
 def restore_key(table: dict[str, Any], key: str, was: list[Any]) -> None:
-    """Restore a previous value: `was` is a list with the value, or empty when the key was absent."""
+    """Restore the previous value of `table[key]`. `was` is `[value]`, or `[]` when the key was missing."""
     if was:
         table[key] = was[0]
     else:
         table.pop(key, None)
 
 
-def store_original_text(workflow: Workflow, text: str) -> None:
-    """Store the compressed original text, for a file whose layout cannot be reproduced."""
+def store_original_text(workflow: N8nWorkflow, text: str) -> None:
+    """Store the file's text from before the patch, compressed, in the record. Removing the patch restores it. Only
+    needed for a file whose layout cannot be reproduced from its data.
+    """
     packed = base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"), 9))
     read_record(workflow)["before"]["text"] = packed.decode()
 
 
-def _restore_original_text(workflow: Workflow, packed: str) -> None:
+def _restore_original_text(workflow: N8nWorkflow, packed: str) -> None:
     try:
         text = zlib.decompress(base64.b64decode(packed, validate=True)).decode("utf-8", "surrogatepass")
-        original = Workflow.parse(text)
+        original = N8nWorkflow.parse(text)
     except (ValueError, zlib.error, BadWorkflow) as error:
         raise PatchRefused("the stored original text (meta.backstay.before.text) is damaged") from error
-    # When the file was edited since, the layout writes the edited data plainly instead of the original text.
+    # If the user has edited the file, this layout writes the edited data instead of the original text.
     workflow.layout = Verbatim.of(original.layout, text, original.data)
     workflow.exact = original.exact

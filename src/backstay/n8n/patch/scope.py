@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from backstay.errors import PatchRefused
 from backstay.n8n.analysis.expressions import PLACEHOLDER, has_dangling_path
 from backstay.n8n.json_types import as_list, as_mapping
-from backstay.n8n.model import Node
+from backstay.n8n.model import N8nNode
 
 _PIECE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _QUOTED = re.compile(r"""^\s*(?:'((?:[^'\\])*)'|"((?:[^"\\])*)"|`((?:[^`\\$])*)`|(\d+))\s*$""")
-#: Signs of JavaScript in a text without braces.
+#: Signs that a scope without `{{ }}` is meant as JavaScript and not as plain text.
 _CODE = re.compile(r"""\$[A-Za-z_(]|['"`]\s*\+|\+\s*['"`$]""")
-#: Unquoted text directly before a variable. As code it would read an undefined name.
+#: Unquoted text directly before a variable, such as `user-$json.id`. As JavaScript it would read an undefined name.
 _TEXT_BEFORE = re.compile(r"([\w.:/-]+)(\$[A-Za-z_(].*)", re.DOTALL)
 #: Values that differ in every run, so executions never contend for the scope.
 _UNIQUE = re.compile(r"\$execution\.id|\$now\b|Date\.now\(|new Date\(|Math\.random\(|\$runIndex")
@@ -41,8 +41,10 @@ _SENT = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`text` is the parameter value for n8n; `static` is the scope when it is the same for every item and run, else
-    None.
+    """A parsed scope: the name that is locked or limited.
+
+    text: the scope as the value of an n8n parameter, plain text or an n8n expression.
+    static: the scope if it is the same for every item and run, else None.
     """
 
     text: str
@@ -50,22 +52,24 @@ class Scope:
     warnings: tuple[str, ...] = ()
 
 
-def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
-    """Parse a scope. Raise PatchRefused when it is empty, or when n8n could not evaluate it where the lock is taken."""
+def read_scope(text: str, triggers: Iterable[N8nNode] = ()) -> Scope:
+    """Parse the user's scope. Raise PatchRefused when it is empty, or when n8n could not evaluate it directly after the
+    trigger, where the patch uses it.
+    """
     given = text.strip()
-    expression, warnings = _expression(given)
+    expression, warnings = _to_expression(given)
     if not expression.startswith("="):
-        return Scope(_filled(expression), expression, tuple(warnings))
+        return Scope(_require_text(expression), expression, tuple(warnings))
     inner = expression[1:]
     if inner.count("{{") != inner.count("}}"):
         raise PatchRefused(f"the scope {given!r} has braces that do not close")
     if _PIECE.search(inner) is None:
-        return Scope(_filled(inner), inner, tuple(warnings))
+        return Scope(_require_text(inner), inner, tuple(warnings))
     if any(not piece.strip() for piece in _PIECE.findall(inner)):
         raise PatchRefused(f"the scope {given!r} has an empty expression")
-    static = _static(inner)
+    static = _evaluate_literals(inner)
     if static is not None:
-        return Scope(expression, _filled(static), tuple(warnings))
+        return Scope(expression, _require_text(static), tuple(warnings))
     if has_dangling_path(expression):
         raise PatchRefused(
             f"the scope {given!r} has a path with nothing before it, which n8n cannot evaluate. If it was $json, the "
@@ -87,14 +91,16 @@ def read_scope(text: str, triggers: Iterable[Node] = ()) -> Scope:
     return Scope(expression, None, tuple(warnings))
 
 
-def _filled(text: str) -> str:
+def _require_text(text: str) -> str:
     if not text.strip():
         raise PatchRefused("the scope is empty: name the protected resource, as in ={{ 'excel-' + $json.fileId }}")
     return text
 
 
-def _expression(given: str) -> tuple[str, list[str]]:
-    """Return the intended n8n value, with warnings: code that n8n would read as plain text is wrapped in braces."""
+def _to_expression(given: str) -> tuple[str, list[str]]:
+    """Return the user's scope as the value of an n8n parameter, and warnings about what was changed. JavaScript without
+    `{{ }}`, which n8n would read as plain text, is wrapped in `={{ }}`.
+    """
     if "{{" in given:
         if given.startswith("="):
             return given, []
@@ -115,8 +121,8 @@ def _expression(given: str) -> tuple[str, list[str]]:
     return inner, []
 
 
-def _static(inner: str) -> str | None:
-    """Return the value of a text whose expressions are all literals; None otherwise."""
+def _evaluate_literals(inner: str) -> str | None:
+    """Return the value of a text whose expressions are all literals, such as `{{ 'a' }}-b`; None for any other text."""
     parts: list[str] = []
     end = 0
     for piece in _PIECE.finditer(inner):
@@ -128,7 +134,7 @@ def _static(inner: str) -> str | None:
     return "".join([*parts, inner[end:]])
 
 
-def _refuse_unknown_nodes(inner: str, triggers: list[Node]) -> None:
+def _refuse_unknown_nodes(inner: str, triggers: list[N8nNode]) -> None:
     known = {node.name for node in triggers}
     for found in _NODE.finditer(inner):
         name = found[2] or found[4]
@@ -138,11 +144,11 @@ def _refuse_unknown_nodes(inner: str, triggers: list[Node]) -> None:
             )
 
 
-def _missing_fields(inner: str, triggers: list[Node]) -> list[str]:
+def _missing_fields(inner: str, triggers: list[N8nNode]) -> list[str]:
     fields = list(dict.fromkeys(found[1] or found[2] for found in _FIELD.finditer(inner)))
     warnings: list[str] = []
     for trigger in triggers:
-        sent = sent_by(trigger)
+        sent = fields_sent_by(trigger)
         if sent is None:
             continue
         for field in fields:
@@ -154,7 +160,7 @@ def _missing_fields(inner: str, triggers: list[Node]) -> list[str]:
     return warnings
 
 
-def sent_by(trigger: Node) -> frozenset[str] | None:
+def fields_sent_by(trigger: N8nNode) -> frozenset[str] | None:
     """Return the fields that a trigger sends; None when they are unknown."""
     if trigger.kind == "executeWorkflowTrigger":
         named = as_list(as_mapping(trigger.parameters.get("workflowInputs")).get("values"))

@@ -1,7 +1,10 @@
-"""The nodes around a body in a sub-workflow: acquire, gate, call, release, and raising the body's error again.
+"""Build the nodes that call a body (the locked part of a workflow) after it has moved to a sub-workflow. They acquire
+the lock, call the body, release the lock, and raise the body's error. `make.gate` builds a Merge node, which holds
+items back until another node has run; it is not the gate of a lock.
 
-`Locked Body` calls the body through a workflow of three nodes that is embedded in the call. Its last node runs only
-when the body succeeded, so a body's item that looks like an error is never mistaken for a failure.
+The node `Locked Body` calls the body through a workflow of three nodes that is embedded in the call. The last of them
+runs only after a success and marks the result, so an item of the body that looks like an error is never mistaken for
+a failure.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstay.n8n.analysis.body import BodyEntry
-from backstay.n8n.model import MAIN, Workflow
+from backstay.n8n.model import MAIN, N8nWorkflow
 from backstay.n8n.patch import nodes as make
 from backstay.n8n.patch.inline import CALLER, GRANT, build_acquire, build_release
 from backstay.n8n.patch.nodes import (
@@ -33,17 +36,19 @@ from backstay.n8n.patch.nodes import (
     RAISE_OR_RETRY,
     WHAT_WAS_SENT,
     link_to,
-    numbered,
+    number_name,
 )
 from backstay.n8n.patch.placement import Placement
 from backstay.n8n.patch.record import added_nodes
 from backstay.n8n.patch.retention import UNSAVED
 
 _OUTPUT = f"$({make.js_string(LOCKED_BODY)}).first().json"
-#: n8n turns a failed call into one item that contains only an error message.
+#: JavaScript: whether the body failed. n8n then replaces the call's output by one item that contains only an error
+#: message.
 _FAILED = f"{_OUTPUT}.ended !== true && typeof {_OUTPUT}.error === 'string' && Object.keys({_OUTPUT}).length === 1"
 _ERROR = f"{_OUTPUT}.error || 'The locked body failed'"
-#: The confirmation's response is on its first output, its error on the second.
+#: JavaScript: whether the server confirmed the grant. The node LOCK_CONFIRM emits the server's response on its first
+#: output, an error on its second.
 _CONFIRMED = f"$({make.js_string(LOCK_CONFIRM)}).all(0).length > 0"
 _REFUSED = f"$({make.js_string(LOCK_CONFIRM)}).first(1).json.error"
 _UNCONFIRMED = f"'The lock was not confirmed: ' + ({_REFUSED}.message ?? {_REFUSED})"
@@ -54,12 +59,19 @@ Links = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LockedBodySpec:
-    """What to build around a body.
+    """The options of the nodes that call a body (the locked part of a workflow) as a sub-workflow.
 
-    `key`: the seed of the nodes' ids. `body`: the workflow to call. `marked`: items carry the index of their trigger.
-    `result`: the body's items are returned. `retry_workflow`: the workflow that raises the body's error or retries;
-    empty for none. `shift`: the number of columns that are taken already. `then`: a node that follows a successful
-    body. `holder`: expressions for the lock's holder. `answer`: a node that receives the body's items.
+    key: the seed from which the nodes' ids are derived.
+    body: the key of the sub-workflow to call.
+    options: the options of the lock, by name.
+    scope: the lock's scope as an n8n parameter: a text or an expression.
+    marked: whether each item is wrapped as {trigger, sent}: the index of the trigger that it came from, and the item.
+    result: whether the body's items are passed on after the release, because the caller or a response node reads them.
+    retry_workflow: the key of the workflow that raises the body's error or retries the body; empty for none.
+    shift: by how many canvas columns these nodes are moved to the right, to leave space for other nodes.
+    then: the node that runs after the release if the body succeeded; not used with `result`; empty for none.
+    holder: n8n expressions for the lock holder's execution id, workflow id and workflow name.
+    answer: the name of the webhook's response node, which receives the body's items; empty for none.
     """
 
     key: str
@@ -91,12 +103,14 @@ class LockedBodySpec:
         return f"{_CONFIRMED} ? {_ERROR} : {_UNCONFIRMED}" if self.confirms else _ERROR
 
 
-def build_locked_body(workflow: Workflow, spec: LockedBodySpec, found: list[BodyEntry]) -> tuple[Nodes, Links]:
-    """Return the nodes and their connections, and redirect the entries to them in place."""
+def build_locked_body(workflow: N8nWorkflow, spec: LockedBodySpec, found: list[BodyEntry]) -> tuple[Nodes, Links]:
+    """Return the nodes that acquire the lock, call the body and release the lock, with their connections. The
+    connections of the workflow that led to the body are changed in place, so that they lead to these nodes.
+    """
     key = spec.key
     placement = Placement(workflow, added_nodes(workflow))
     shift = spec.shift + (1 if spec.per_item else 0)
-    gates = [numbered(LOCK_GATE, place) for place in range(1 if spec.per_item else len(found))]
+    gates = [number_name(LOCK_GATE, place) for place in range(1 if spec.per_item else len(found))]
     nodes, links = build_acquire(
         key, spec.options, spec.scope, gates, placement, 1 + shift, spec.holder, continue_on_error=True
     )
@@ -114,7 +128,7 @@ def build_locked_body(workflow: Workflow, spec: LockedBodySpec, found: list[Body
         nodes.append(make.gate(key, gate, placement.take(2 + shift, place)))
         links[gate] = [into]
         if spec.marked:
-            mark = numbered(MARK, place)
+            mark = number_name(MARK, place)
             nodes.append(make.set_json(key, mark, f"{{ trigger: {place}, sent: $json }}", placement.take(3, place)))
             links |= {gate: [[link_to(mark)]], mark: [into]}
     for place, entry in enumerate(found):
@@ -123,8 +137,8 @@ def build_locked_body(workflow: Workflow, spec: LockedBodySpec, found: list[Body
             workflow.connections[node][MAIN][output] = leads
     shift += 1 if spec.marked else 0
     if spec.confirms:
-        # A retry that began at the confirmation would use a lapsed grant, or another execution's. So the confirmation
-        # never fails the execution: the grant is released, and the failure is reported like the body's.
+        # If the Confirm node failed the execution, n8n's retry would begin there and confirm a grant that has lapsed.
+        # So a failed confirmation continues instead: the grant is released, and the error is raised like the body's.
         nodes.append(make.condition(key, LOCK_CONFIRMED, _CONFIRMED, placement.take(3 + shift)))
         links[LOCK_CONFIRMED] = [[link_to(LOCKED_BODY), *keep_input], [link_to(LOCK_RELEASE), *keep_input]]
         shift += 1
@@ -148,14 +162,17 @@ def build_locked_body(workflow: Workflow, spec: LockedBodySpec, found: list[Body
         if spec.confirms:
             links[LOCK_CONFIRM][1].append(
                 link_to(LOCK_RESULT, 1)
-            )  # a failed confirmation takes the place of the body's result
+            )  # the Merge node LOCK_RESULT needs an item at its second input, also when the body did not run
     return nodes, links
 
 
 def _add_error_path(
     spec: LockedBodySpec, behind: list[dict[str, Any]], placement: Placement, shift: int, nodes: Nodes, links: Links
 ) -> int:
-    """Add the nodes after the release that raise the body's error, in place. Return the number of columns used."""
+    """Append to `nodes` and `links` the nodes that raise the body's error after the lock is released. `behind`: the
+    connections to the node that runs if the body succeeded. Return the new `shift`: by how many canvas columns all
+    later nodes are moved to the right.
+    """
     key = spec.key
     if not spec.retry_workflow:
         nodes += [
@@ -164,9 +181,12 @@ def _add_error_path(
         ]
         links |= {LOCK_RELEASE: [[link_to(BODY_FAILED)]], BODY_FAILED: [[link_to(RAISE_BODY_ERROR)], behind]}
         return shift
-    # n8n retries at the failed node with that node's input, so the failing node must receive the body's input.
+    # n8n retries an execution at the failed node, with that node's input, and the retry must run the body again. So the
+    # input of the node that raises the error is the body's input.
     if spec.per_item:
-        # Each round must consume both inputs of the gate, or a later round would read an earlier round's item.
+        # `WHAT_WAS_SENT` is a Merge node: it waits for both inputs and passes on the second, which is the body's input.
+        # Let it run for every item, even if the body succeeded. Otherwise the input of such an item would still wait at
+        # this node when a later item fails.
         shift += 1
         sent = make.gate(key, WHAT_WAS_SENT, placement.take(4 + shift))
         links |= {
@@ -191,8 +211,9 @@ def _add_error_path(
 
 
 def _raise_or_retry(spec: LockedBodySpec, position: list[int]) -> dict[str, Any]:
-    """Build the node that fails like the body. A retry runs in another execution than the one that took the lock, so
-    the called workflow then runs the body again under its own lock.
+    """Build the node that calls the retry workflow after the body has failed. In the execution that acquired the lock,
+    the retry workflow raises the body's error. When n8n retries that execution, this node runs in a new execution: then
+    `retried` is true, and the retry workflow runs the body under a new lock.
     """
     lock = {
         "retried": f"{GRANT}.execution_id !== $execution.id",
@@ -222,10 +243,10 @@ def _build_body_call(spec: LockedBodySpec, position: list[int]) -> dict[str, Any
     ]
     links = {"Called": [[link_to("Body")]], "Body": [[link_to("Ended")]]}
     if spec.confirms:
-        nodes += make.refuse_retry(inner, [0, 180], [220, 180])
+        nodes += make.build_retry_check(inner, [0, 180], [220, 180])
         links |= {"Called": [[link_to(CALLED_BY_LOCK)]], CALLED_BY_LOCK: [[link_to("Body")], [link_to(RAISE_NO_LOCK)]]}
     between = {
-        # Some expressions read the workflow id; without one, n8n uses the caller's.
+        # Without an id, `$workflow.id` in the embedded workflow would be the caller's id.
         "id": make.workflow_id(inner)["value"],
         "name": "Until the body has ended",
         "nodes": nodes,

@@ -1,17 +1,18 @@
-"""The four primitives as workflow templates, for both transports.
+"""The four primitives: n8n workflows that acquire a lock, release it, clean up after a failure, and check a rate limit.
 
-They consist of Edit Fields, If, Crypto and expressions only, so they need no task runner and the same file runs on n8n
-1 and 2. Each call is one execution. Invalid input stops the call; no default replaces a value that the caller passed.
+Each exists for two transports, redis and http. They compute with expressions and have no Code nodes, so they need no
+task runner, and the same file runs on n8n 1 and 2. Each call of a primitive is one execution in
+n8n. An invalid input fails the call and is never replaced by a default.
 """
 
 from __future__ import annotations
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.primitives import clean_up_redis, over_http, over_redis
 from backstay.n8n.primitives.builder import WorkflowBuilder
-from backstay.n8n.primitives.identity import KEYS, VERSION, Identity, Transport, id_namespace, identify
+from backstay.n8n.primitives.identity import KEYS, VERSION, PrimitiveIdentity, Transport, id_namespace, identify
 
-__all__ = ["KEYS", "VERSION", "Identity", "Transport", "identify", "primitive"]
+__all__ = ["KEYS", "VERSION", "PrimitiveIdentity", "Transport", "identify", "primitive"]
 
 _BUILDERS = {
     "lock_acquisition": {"redis": over_redis.lock_acquisition, "http": over_http.lock_acquisition},
@@ -21,13 +22,15 @@ _BUILDERS = {
 }
 
 
-def primitive(key: str, transport: Transport) -> Workflow:
-    """Return a template with placeholders and without an id, which each environment assigns. Raise KeyError."""
+def primitive(key: str, transport: Transport) -> N8nWorkflow:
+    """Return the primitive `key` (such as `lock_acquisition`) as a template. The template contains placeholders and has
+    no workflow id, because each environment assigns its own. Raise KeyError when there is no such primitive.
+    """
     build = _BUILDERS[key][transport]
-    builder = WorkflowBuilder(id_namespace(Identity(key, transport, VERSION)))
+    builder = WorkflowBuilder(id_namespace(PrimitiveIdentity(key, transport, VERSION)))
     build(builder)
     mark = {"primitive": key, "transport": transport, "version": VERSION}
-    return Workflow(
+    return N8nWorkflow(
         {
             "name": key,
             "nodes": builder.nodes,

@@ -1,4 +1,4 @@
-"""Builds a primitive's workflow: nodes on a grid, connections, and the node kinds that the primitives need."""
+"""A builder for the primitives' workflows: a method for each kind of node that they need, and for connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expression(code: str) -> str:
 
 
 def first(node: str) -> str:
-    """Return code that reads a node's first item, from its latest run."""
+    """Return JavaScript that reads the JSON of the first item that the node `node` emitted in its latest run."""
     return f"$({js(node)}).first().json"
 
 
@@ -38,8 +38,8 @@ def _place(at: tuple[float, float]) -> list[int]:
 
 
 class WorkflowBuilder:
-    """Collects the nodes and connections of one workflow. `id_namespace` seeds the node ids, so they are
-    deterministic.
+    """Collects the nodes and connections of one workflow. Building it again gives the same node ids: an id depends only
+    on `id_namespace` and the node's name.
     """
 
     def __init__(self, id_namespace: str) -> None:
@@ -91,7 +91,9 @@ class WorkflowBuilder:
         keep: bool = False,
         **more: Any,
     ) -> None:
-        """Add an Edit Fields node: name → type and code. `keep`: the item's other fields are kept."""
+        """Add an Edit Fields node. `fields` maps each field name to its type and code; `keep`: also keep the item's
+        other fields.
+        """
         rows = [
             {
                 "id": nodes.node_id(self._id_namespace, f"{name}/{field}"),
@@ -106,16 +108,18 @@ class WorkflowBuilder:
     def rows(
         self, name: str, at: tuple[float, float], rows: list[JsonObject], *, keep: bool = False, **more: Any
     ) -> None:
-        """Add an Edit Fields node with prepared rows."""
+        """Add an Edit Fields node that sets the fields in `rows`, which `literal_row` and `code_row` return. `keep`:
+        also keep the item's other fields.
+        """
         parameters = {"assignments": {"assignments": rows}, "includeOtherFields": keep, "options": {}}
         self.node(name, "set", 3.4, at, parameters, **more)
 
     def literal_row(self, name: str, field: str, kind: str, value: str) -> JsonObject:
-        """Return a row of Edit Fields whose value is literal text."""
+        """Return a row for `rows` (an Edit Fields node): it sets a field to a literal text."""
         return {"id": nodes.node_id(self._id_namespace, f"{name}/{field}"), "name": field, "type": kind, "value": value}
 
     def code_row(self, name: str, field: str, kind: str, code: str) -> JsonObject:
-        """Return a row of Edit Fields whose value is code."""
+        """Return a row for `rows` (an Edit Fields node): it sets a field to the value of JavaScript code."""
         return self.literal_row(name, field, kind, expression(code))
 
     def condition(self, name: str, at: tuple[float, float], code: str) -> None:
@@ -129,13 +133,16 @@ class WorkflowBuilder:
         self.nodes.append(nodes.stop_and_error(self._id_namespace, name, code, _place(at)))
 
     def uuid(self, name: str, at: tuple[float, float], field: str) -> None:
-        """Add a Crypto node that puts a random UUID into a field. A Code node has no `crypto`, and an execution id
-        does not identify a single acquisition.
+        """Add a Crypto node that puts a random UUID into a field. It is a node of its own because expressions and Code
+        nodes have no `crypto`. The execution's id would not be unique enough, because one execution may acquire several
+        locks.
         """
         self.node(name, "crypto", 1, at, {"action": "generate", "dataPropertyName": field, "encodingType": "uuid"})
 
     def wait(self, name: str, at: tuple[float, float], seconds: float | str, **more: Any) -> None:
-        """Add a Wait node. It must stay below 65 s: a longer wait suspends the execution and loses its output."""
+        """Add a Wait node of less than 65 s. n8n suspends the execution for a longer wait, and the caller of a
+        suspended sub-workflow does not get its output.
+        """
         self.node(name, "wait", 1.1, at, {"resume": "timeInterval", "amount": seconds, "unit": "seconds"}, **more)
 
     def redis(self, name: str, at: tuple[float, float], operation: str, key: str, **parameters: Any) -> None:
@@ -150,9 +157,10 @@ class WorkflowBuilder:
         )
 
     def http(self, name: str, at: tuple[float, float], path: str, body: str, *, timeout_seconds: float) -> None:
-        """Add a POST request to the Backstay server. Every outcome is an item: `statusCode` and `body`, or `error`.
+        """Add a POST request to the Backstay server. A response of any status is an item with `statusCode` and `body`
+        on the first output; without a response, an item with `error` is on the second. Connect both outputs.
 
-        `path` may contain `{{ code }}`. The second output is taken when there was no response; connect both.
+        `path` may contain n8n expressions, `{{ … }}` with JavaScript.
         """
         self.node(
             name,

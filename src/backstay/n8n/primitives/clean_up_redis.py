@@ -1,5 +1,5 @@
-"""The clean-up primitive over Redis: it checks the registered scopes and releases those that a failed execution
-holds.
+"""The clean-up primitive over Redis: it checks every lock scope in the workspace's settings (`lockScopes`), and
+releases the locks that a failed execution holds.
 """
 
 from __future__ import annotations
@@ -7,16 +7,17 @@ from __future__ import annotations
 from backstay.interop.n8n_wire.keys import LOCK_PREFIX, META_SUFFIX
 from backstay.n8n.primitives import shared
 from backstay.n8n.primitives.builder import WorkflowBuilder, first, js
-from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parsed
+from backstay.n8n.primitives.over_redis import META, VALUE, get, lock_keys, parse_identity
 
 NO_SCOPES = "no scopes are registered (lockScopes): locks of a failed execution expire with their TTL"
-#: Redis nodes retry for 15 minutes before they fail.
+#: The clean-up's own execution timeout: without it, a Redis node of n8n retries an unreachable server for 15 minutes.
 TIMEOUT_SECONDS = 300
 
 
 def lock_cleanup(d: WorkflowBuilder) -> None:
-    """Build the clean-up. A lock belongs to the execution id it was taken with; a sub-workflow passes its caller's
-    id.
+    """Build the clean-up workflow. It releases the locks whose identity, the JSON that the holder stored beside the
+    lock, contains the id of the failed execution. If a sub-workflow acquired the lock, the id in the identity is that
+    of the execution that called the sub-workflow.
     """
     prepared = first("Prepare Scope List")
     d.settings["executionTimeout"] = TIMEOUT_SECONDS
@@ -39,7 +40,7 @@ def lock_cleanup(d: WorkflowBuilder) -> None:
     of_scope = f"String($({js('Each Scope')}).all()[$itemIndex].json.scope)"
     get(d, "GET Scope Counter", (5, 0), f"{js(LOCK_PREFIX)} + {of_scope}", VALUE)
     meta = f"$({js('GET Scope Meta')}).all()[$itemIndex].json.{META}"
-    owner = f"String(({parsed(meta)} ?? {{ }}).execution_id ?? '')"
+    owner = f"String(({parse_identity(meta)} ?? {{ }}).execution_id ?? '')"
     d.fields(
         "Filter Owned Scopes",
         (6, 0),

@@ -1,11 +1,11 @@
-"""Identify the primitives: by the marker in the file, or by their node ids, which n8n preserves."""
+"""Tell whether a workflow is a primitive, and which one: by the marker in the file, or by its node ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch.nodes import node_id
 
 Transport = Literal["redis", "http"]
@@ -16,22 +16,22 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which primitive a workflow is."""
+class PrimitiveIdentity:
+    """Which primitive a workflow is, for which transport, in which version."""
 
     key: str
     transport: Transport
     version: int
 
 
-def id_namespace(identity: Identity) -> str:
-    """Return the seed of a primitive's node ids."""
+def id_namespace(identity: PrimitiveIdentity) -> str:
+    """Return the text from which the ids of a primitive's nodes are derived."""
     return f"{identity.key}/{identity.transport}/{identity.version}"
 
 
-def identify(workflow: Workflow) -> Identity | None:
-    """Return which primitive the workflow is; None when it is not one. n8n's API drops the marker, so node ids
-    decide then.
+def identify(workflow: N8nWorkflow) -> PrimitiveIdentity | None:
+    """Return which primitive the workflow is; None when it is none. A workflow that was read through n8n's API has lost
+    the marker (`meta.backstay`), but kept its node ids.
     """
     match workflow.data.get("meta"):
         case {
@@ -41,16 +41,19 @@ def identify(workflow: Workflow) -> Identity | None:
                 "version": int() as version,
             }
         }:
-            return Identity(key, transport, version) if key in KEYS else None
+            return PrimitiveIdentity(key, transport, version) if key in KEYS else None
         case _:
             return _by_nodes(workflow)
 
 
-def _by_nodes(workflow: Workflow) -> Identity | None:
+def _by_nodes(workflow: N8nWorkflow) -> PrimitiveIdentity | None:
     ids = {(node.name, node.id) for node in workflow.triggers}
     return next((one for one in _ALL if any(node_id(id_namespace(one), name) == found for name, found in ids)), None)
 
 
 _ALL = tuple(
-    Identity(key, transport, version) for key in KEYS for transport in TRANSPORTS for version in range(1, VERSION + 1)
+    PrimitiveIdentity(key, transport, version)
+    for key in KEYS
+    for transport in TRANSPORTS
+    for version in range(1, VERSION + 1)
 )

@@ -1,7 +1,7 @@
 """The inputs of the primitives: names, types, defaults and validation.
 
-A missing input gets its documented default. An invalid input stops the call: a failed expression in the caller must not
-become a lock on a wrong scope, or a lock that never expires.
+A missing input gets its documented default. An invalid input stops the call: an expression of the caller that fails
+must not lock a wrong scope, or create a lock that never expires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACQUIRE = {
 RELEASE = {"scope": "string", "lock_id": "string"}
 LIMIT = {"scope": "string", "limit": "number", "windowSeconds": "number"}
 
-#: Code that is true when the input is invalid, and code for the message.
+#: A validation rule as two JavaScript expressions: whether the input is invalid, and the error message.
 InputRule = tuple[str, str]
 
 
@@ -47,7 +47,8 @@ SCOPE = text("scope")
 
 
 def _scope() -> InputRule:
-    # An expression that reads a missing field may return NaN: as a scope it would be shared by all such callers.
+    # A scope must be a text or a finite number. If the caller's expression reads a missing field, its value may be NaN.
+    # Converted to text, all such callers would share the scope "NaN".
     texts = "(typeof $json.scope === 'string' || Number.isFinite($json.scope))"
     message = js("scope is empty or not a text: it names what is locked or counted")
     return (f"!{texts} || {SCOPE}.trim() === ''", message)
@@ -61,7 +62,9 @@ def _one_call(what: str) -> InputRule:
 
 
 def _whole(field: str, what: str, largest: int = LONGEST_SECONDS, *, needed: bool = False) -> InputRule:
-    """Validate an integer from 1 to `largest`."""
+    """Return the rule for an input that is an integer from 1 to `largest`. The input may be missing unless `needed` is
+    set.
+    """
     value = f"Number($json.{field})"
     right = f"/^[0-9]+$/.test({text(field)}) && {value} >= 1 && {value} <= {largest}"
     wrong = f"!({right})"
@@ -76,7 +79,7 @@ def _whole(field: str, what: str, largest: int = LONGEST_SECONDS, *, needed: boo
 
 
 def _seconds(field: str) -> InputRule:
-    """Validate a number from 0 to the longest duration, which may have a fraction."""
+    """Return the rule for a number of seconds, with or without a fraction, from 0 to the longest duration."""
     right = f"/^[0-9]+([.][0-9]+)?$/.test({text(field)}) && Number($json.{field}) <= {LONGEST_SECONDS}"
     message = f"{field} must be a number of seconds from 0 to {LONGEST_SECONDS}, not "
     return (f"{given(field)} && !({right})", f"{js(message)} + JSON.stringify($json.{field})")
@@ -115,8 +118,8 @@ CHECK, RIGHT, WRONG = "Check Input", "Input OK?", "Bad Input — Stop"
 
 
 def check(builder: WorkflowBuilder, rules: Sequence[InputRule], trigger: str, behind: str) -> None:
-    """Add the validation between the trigger and `behind`. It stops when any item is invalid and keeps valid items
-    unchanged.
+    """Add nodes that validate the items from the trigger. When any item breaks one of the rules, they fail the call;
+    otherwise they pass all items to the node `behind`.
     """
     code = js("")
     for wrong, message in reversed(rules):

@@ -1,8 +1,8 @@
 """The primitives over the Backstay server's HTTP API: atomic, FIFO, with immediate handoff and fencing.
 
-A caller waits for a lock with long polls that share one request id: when a poll or its response is lost, the caller
-keeps its place in the queue and receives its grant again. A grant lapses unless the workflow that requested it confirms
-it, so an execution that was stopped while it waited never blocks the lock.
+A caller waits for a lock with long polls that share one request id. If a poll or its response is lost, the next poll
+keeps the place in the queue or returns the same grant. The caller must confirm a grant, or it lapses: an execution that
+was stopped while it waited does not block the lock.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from backstay.n8n.primitives import inputs, shared
 from backstay.n8n.primitives.builder import WorkflowBuilder, expression, first, js, object_of
 from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
-#: The duration of a long poll, and n8n's request timeout, which must be longer.
+#: The duration of a long poll at the server, and the timeout of n8n's request for it, both in seconds. The timeout must
+#: be longer, or n8n would give up before the server replies.
 POLL_SECONDS, POLL_TIMEOUT = 50, 65
-#: How long a grant waits for its confirmation; a busy n8n may need a few seconds.
+#: Seconds after which a grant that was not confirmed lapses; a busy n8n may need a few seconds for the confirmation.
 CONFIRM_SECONDS = 60
-#: The timeout of all other requests, which the server answers at once.
+#: The timeout in seconds of all requests that are no long polls. The server answers them at once.
 TIMEOUT = 20
-#: The pause before a retry while the server is unavailable, and the number of attempts for requests that do not wait
-#: for a lock.
+#: For requests while the server is unavailable. RETRY_SECONDS: seconds before a request is sent again. TRIES: how often
+#: it is sent in total. A request that waits for a lock is instead sent again until the wait times out.
 RETRY_SECONDS, TRIES = 2, 5
-#: The limit that all n8n workflows share; the scope is its key.
+#: The name of the server's rate limit that all n8n workflows share. Each scope is a key of this limit.
 LIMIT_NAME = "n8n"
 
 STATUS = "Number($json.statusCode ?? 0)"
 BODY = "($json.body ?? { })"
-#: No response, too many requests, or an unavailable engine: the request may be sent again.
+#: A JavaScript condition: there was no response (status 0), or its status is 408, 429 or a server error. Then the
+#: request may be sent again.
 UNAVAILABLE = f"({STATUS} === 0 || {STATUS} === 408 || {STATUS} === 429 || {STATUS} >= 500)"
 DETAIL = f"String({BODY}.detail ?? {BODY}.title ?? ($json.error ?? {{ }}).message ?? $json.error ?? 'no answer')"
 
@@ -35,7 +37,9 @@ def _path(scope: str, verb: str) -> str:
 
 
 def _add_refusal(d: WorkflowBuilder, at: tuple[float, float]) -> None:
-    """Add the error for a request that the server refused or did not answer; its message contains the response."""
+    """Add the node that fails the execution when the server refused the request or did not answer. The error message
+    contains the status and the detail of the server's response.
+    """
     message = f"{js('Backstay answered ')} + ($json.status || {js('nothing')}) + {js(': ')} + $json.detail"
     d.stop_and_error("Refused — Stop", at, message)
 
@@ -44,7 +48,9 @@ def _add_refusal(d: WorkflowBuilder, at: tuple[float, float]) -> None:
 
 
 def lock_acquisition(d: WorkflowBuilder) -> None:
-    """Acquire with long polls that keep one place in the queue, until the lock is granted or the wait times out."""
+    """Build the acquire workflow. It sends long polls, which keep one place in the queue, until the lock is granted or
+    the wait times out.
+    """
     request = {"request_id": ("string", "$json.new_lock_id")}
     shared.add_acquire_inputs(d, request, inputs.IN_A_PATH)
     same = (
@@ -84,7 +90,8 @@ def _add_poll_result(d: WorkflowBuilder) -> None:
     waits = f"{LOCK}.wait_till_lock_released"
     late = f"{waits} && {NOW} >= {LOCK}.deadline_ms"
     patient = f"({waits} || $runIndex < {TRIES - 1})"
-    # To a caller without time left to wait, the server always replies `held`.
+    # The server replies `held` to a poll that has no time left to wait, as it does to a caller that does not want to
+    # wait. For a caller that wanted to wait, this is a timeout.
     over = f"{STATUS} === 409 && ({BODY}.reason === 'timeout' || {waits} && {BODY}.reason === 'held')"
     state = (
         f"{STATUS} === 200 ? 'acquired' : {over} ? 'timeout'"
@@ -136,8 +143,8 @@ def _add_failures(d: WorkflowBuilder) -> None:
 def _add_request(
     d: WorkflowBuilder, name: str, at: tuple[float, float], path: str, body: str, then: str, *, tries: int = TRIES
 ) -> None:
-    """Add a request that is retried while the server is unavailable; `then` receives `status`, `detail` and
-    `answer`.
+    """Add a request that is sent up to `tries` times while the server is unavailable. The node `then` receives the
+    response as three fields: `status` (the HTTP status), `detail` (the error message) and `answer` (the JSON body).
     """
     column, row = at
     read, again, pause = f"Read {name}", "Try Again?", "Wait Before Retry"
@@ -159,7 +166,7 @@ def _add_request(
 
 
 def lock_release(d: WorkflowBuilder) -> None:
-    """Release as the owner. A lock that is already gone counts as success."""
+    """Build the release workflow. It needs the lock_id of the holder. Releasing a lock that is free is a success."""
     shared.add_release_inputs(d, {}, inputs.IN_A_PATH)
     body = object_of({"lock_id": f"{RELEASE}.provided_lock_id"})
     _add_request(d, "Release Lock", (4, 0), _path(f"{RELEASE}.scope", "release"), body, "Match?")
@@ -178,7 +185,9 @@ def lock_release(d: WorkflowBuilder) -> None:
 
 
 def lock_cleanup(d: WorkflowBuilder) -> None:
-    """Release all locks that the failed execution holds; the server knows them, so no list of scopes is needed."""
+    """Build the clean-up workflow: it releases all locks of the failed execution. The server knows which locks
+    an execution holds, so the scopes need not be registered in the workspace (`lockScopes`).
+    """
     d.error_trigger("Error Trigger", (0, 0))
     d.fields("Prepare Clean-up", (1, 0), {"failed_execution_id": ("string", shared.FAILED_EXECUTION)})
     d.condition("Has Execution?", (2, 0), "$json.failed_execution_id !== ''")
@@ -204,7 +213,9 @@ def lock_cleanup(d: WorkflowBuilder) -> None:
 
 
 def rate_limit_check(d: WorkflowBuilder) -> None:
-    """Count each item once: a request whose response was lost is not sent again, because it may have counted."""
+    """Build the rate limit check. Each item is one hit. A request without a response is not sent again, because the
+    server may have counted it.
+    """
     shared.add_limit_inputs(d, "Build Hit", {})
     body = object_of({field: f"$json.{field}" for field in ("scope", "limit", "windowSeconds")})
     _add_request(d, "Hit Limit", (4, 0), f"/api/limits/{LIMIT_NAME}/hit", body, "Answered?", tries=1)

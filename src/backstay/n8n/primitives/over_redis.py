@@ -12,7 +12,8 @@ from backstay.n8n.primitives import inputs, shared
 from backstay.n8n.primitives.builder import WorkflowBuilder, expression, first, js, object_of
 from backstay.n8n.primitives.shared import LOCK, NOW, RELEASE
 
-#: The fields that receive the values of GET.
+#: The item fields for the reply of n8n's Redis node to a GET: VALUE for the lock's counter, META for the identity of
+#: the lock's holder.
 VALUE, META = "LOCK_VALUE", "LOCK_META"
 
 
@@ -22,8 +23,8 @@ def lock_keys(scope: str) -> dict[str, tuple[str, str]]:
 
 
 def get(builder: WorkflowBuilder, name: str, at: tuple[float, float], key: str, under: str) -> None:
-    # With a given type n8n sends only GET. Without it n8n first asks Redis for the type, and the value may change in
-    # between.
+    # With `keyType` n8n sends only GET. Without it n8n first asks Redis for the key's type, and the value may change
+    # between the two commands.
     builder.redis(name, at, "get", key, propertyName=under, keyType="string", options={})
 
 
@@ -31,8 +32,8 @@ def get(builder: WorkflowBuilder, name: str, at: tuple[float, float], key: str, 
 
 
 def lock_acquisition(d: WorkflowBuilder) -> None:
-    """Build the acquire: GET first, INCR only when the lock is free. The caller whose INCR returns 1 holds the lock
-    and writes its identity.
+    """Build the acquire workflow: GET first, INCR only when the lock is free. The caller whose INCR returns 1 holds the
+    lock. It then stores its identity (lock_id, execution, workflow) as JSON in a second key.
     """
     shared.add_acquire_inputs(d, lock_keys(inputs.SCOPE))
     _add_check(d)
@@ -41,14 +42,16 @@ def lock_acquisition(d: WorkflowBuilder) -> None:
 
 
 def _add_check(d: WorkflowBuilder) -> None:
-    """Add the check with GET, which touches no TTL however many callers wait. The loop has only three nodes, because
-    n8n keeps the output of every run of a node.
+    """Add the loop in which a caller waits for the lock. It polls with GET. The INCR node also sets the key's TTL,
+    so waiting callers that poll with INCR would extend the holder's TTL. The loop has only three nodes, because n8n
+    stores the output of each node for every round.
     """
     get(d, "GET Lock", (5, 0), f"{LOCK}.key", VALUE)
     free = f"($json.{VALUE} ?? '') === ''"
     late = f"{NOW} >= {LOCK}.deadline_ms"
     d.condition("Keep Waiting?", (6, 0), f"!({free}) && !({late}) && {LOCK}.wait_till_lock_released")
-    # A free lock is taken even after the deadline.
+    # The field `state` below tests `free` before `over`: a caller that finds the lock free acquires it even after its
+    # deadline.
     over = f"{LOCK}.wait_till_lock_released && {late}"
     d.fields(
         "Check Wait State",
@@ -114,18 +117,20 @@ def _add_failures(d: WorkflowBuilder) -> None:
 # ── lock_release ──
 
 
-def parsed(code: str) -> str:
-    """Return code that parses the identity into an object; null when it is missing or unreadable."""
+def parse_identity(code: str) -> str:
+    """Return JavaScript that parses a lock's identity (JSON) into an object; null when it is missing or unreadable."""
     tried = f"try {{ const read = JSON.parse({code}); return typeof read === 'object' ? read : null; }}"
     return f"(() => {{ {tried} catch (error) {{ return null; }} }})()".replace("}}", "} }")
 
 
 def lock_release(d: WorkflowBuilder) -> None:
-    """Release as the owner. A lock that is already gone counts as success, and nothing is deleted."""
+    """Build the release workflow. It needs the lock_id of the holder. Releasing a lock that is already free is a
+    success and deletes nothing.
+    """
     shared.add_release_inputs(d, lock_keys(inputs.SCOPE))
     get(d, "GET Lock Meta", (4, 0), "$json.meta_key", META)
     there = f"($json.{META} ?? '') !== ''"
-    held = f"({parsed(f'$json.{META}')} ?? {{}})"
+    held = f"({parse_identity(f'$json.{META}')} ?? {{}})"
     d.fields(
         "Parse + Verify Ownership",
         (5, 0),
@@ -141,8 +146,8 @@ def lock_release(d: WorkflowBuilder) -> None:
     )
     d.condition("Held?", (6, 0), "$json.held")
     d.condition("Match?", (7, 0), "$json.is_match")
-    # Delete the identity first. A counter without an identity blocks only until it expires; an identity that outlived
-    # its counter would be deleted under the next holder.
+    # Delete the identity first. If the counter was deleted first, another caller could acquire the lock and write its
+    # own identity before the second DEL, which would delete it.
     d.redis("DEL Lock Meta", (8, 0), "delete", f"{RELEASE}.meta_key")
     d.redis("DEL Lock Counter", (9, 0), "delete", f"{RELEASE}.key")
     shared.add_release_output(d, (10, 1), f"!{first('Parse + Verify Ownership')}.held")
@@ -151,7 +156,7 @@ def lock_release(d: WorkflowBuilder) -> None:
         f"{js(' is held by workflow ')} + JSON.stringify($json.workflow_name || $json.workflow_id)"
         f" + {js(', execution ')} + $json.execution_id + {js(', since ')} + $json.locked_at"
     )
-    unreadable = js(" is held by somebody whose identity cannot be read")
+    unreadable = js(" is held by an execution whose identity cannot be read")
     given = f"{js(', and not with lock_id ')} + JSON.stringify({RELEASE}.provided_lock_id)"
     left = f"{given} + {js('. Nothing was released.')}"
     d.stop_and_error(
@@ -167,7 +172,7 @@ def lock_release(d: WorkflowBuilder) -> None:
 
 
 def rate_limit_check(d: WorkflowBuilder) -> None:
-    """Use one counter for each time window; each item counts."""
+    """Build the rate limit check, with one Redis counter per scope and time window. Each item is one hit."""
     bucket = f"Math.floor({NOW} / (Number($json.windowSeconds) * 1000))"
     key = f"{js(LIMIT_PREFIX)} + {inputs.SCOPE} + {js('-')} + {bucket}"
     shared.add_limit_inputs(d, "Build Bucket Key", {"key": ("string", key)})

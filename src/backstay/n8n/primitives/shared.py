@@ -17,7 +17,7 @@ RELEASE = first("Build Release Context")
 NO_EXECUTION = "there was no execution: the trigger itself failed"
 
 GridPosition = tuple[float, float]
-#: Field name → type and code.
+#: Maps each field name of an item to the field's type and the JavaScript code of its value.
 Fields = Mapping[str, tuple[str, str]]
 
 
@@ -25,8 +25,8 @@ Fields = Mapping[str, tuple[str, str]]
 
 
 def add_acquire_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.InputRule, ...] = ()) -> None:
-    """Add the nodes from the trigger to `Build Lock Context`, which all later nodes read. `own`: the transport's
-    fields.
+    """Add the first nodes of lock_acquisition: the trigger, the validation, and `Build Lock Context`, whose fields all
+    later nodes read. `own`: fields of that node that only this transport (redis or http) needs.
     """
     d.called_trigger(TRIGGER, (0, 0), inputs.ACQUIRE)
     inputs.check(d, (*inputs.ACQUIRE_RULES, *rules), TRIGGER, "Generate Lock Id")
@@ -50,18 +50,20 @@ def add_acquire_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.Inpu
 
 
 def add_acquire_output(d: WorkflowBuilder, at: GridPosition, texts: Mapping[str, str]) -> None:
-    """Add the output node. `texts`: the fields after `acquired` and `count`, name → code."""
+    """Add the output node of lock_acquisition. Its item has the fields `acquired` and `count`, then text fields.
+    `texts`: the JavaScript code of each text field, by field name.
+    """
     fields = {"acquired": ("boolean", "true"), "count": ("number", "$json.count")}
     d.fields("Build Acquire Output", at, {**fields, **{field: ("string", code) for field, code in texts.items()}})
 
 
 def add_held_error(d: WorkflowBuilder, at: GridPosition, counted: str) -> None:
-    """Add the error for a caller that does not wait."""
+    """Add the node that fails the call at once when the lock is held and the caller does not wait."""
     d.stop_and_error("Fail Fast — Lock Held", at, f"{_named()} + {js(' is held')} + {counted}")
 
 
 def add_timeout_error(d: WorkflowBuilder, at: GridPosition, counted: str) -> None:
-    """Add the error for a caller whose wait timed out."""
+    """Add the node that fails the call when the wait timed out."""
     within = f"{js(' was not free within ')} + {LOCK}.max_wait_seconds + {js(' s')}"
     d.stop_and_error("Wait Timeout — Stop", at, f"{_named()} + {within} + {counted}")
 
@@ -74,7 +76,9 @@ def _named() -> str:
 
 
 def add_release_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.InputRule, ...] = ()) -> None:
-    """Add the nodes from the trigger to `Build Release Context`. `own`: the transport's fields."""
+    """Add the first nodes of lock_release: the trigger, the validation, and `Build Release Context`. `own`: fields of
+    that node that only this transport (redis or http) needs.
+    """
     d.called_trigger(TRIGGER, (0, 0), inputs.RELEASE)
     inputs.check(d, (*inputs.RELEASE_RULES, *rules), TRIGGER, "Build Release Context")
     d.fields(
@@ -89,7 +93,7 @@ def add_release_inputs(d: WorkflowBuilder, own: Fields, rules: tuple[inputs.Inpu
 
 
 def add_release_output(d: WorkflowBuilder, at: GridPosition, idempotent: str) -> None:
-    """Add the output node of a release."""
+    """Add the output node of lock_release."""
     d.fields(
         "Build Result",
         at,
@@ -111,12 +115,14 @@ FAILED_EXECUTION = "String(($json.execution ?? { }).id ?? '')"
 def add_cleanup_output(
     d: WorkflowBuilder, at: GridPosition, *, cleaned: str, count: str, scopes: str, reason: str, once: bool = False
 ) -> None:
-    """Add the output node of a clean-up."""
+    """Add the output node of error_handler_lock_cleanup, for a run that has checked locks."""
     _log(d, "Log Cleanup", at, cleaned, count, scopes, reason, once=once)
 
 
 def add_nothing_to_clean_output(d: WorkflowBuilder, reason: str) -> None:
-    """Add the output node for a run without anything to check."""
+    """Add the output node of error_handler_lock_cleanup for a run that has no lock to check. `reason`: JavaScript code
+    of the message.
+    """
     _log(d, "Log Nothing To Clean", (3, 2), "false", "0", "[]", reason)
 
 
@@ -144,7 +150,9 @@ def _log(
 
 
 def add_limit_inputs(d: WorkflowBuilder, behind: str, own: Fields) -> None:
-    """Add the nodes from the trigger to `behind`, which later nodes read the counted values from."""
+    """Add the first nodes of rate_limit_check: the trigger, the validation, and a node named `behind`, from which later
+    nodes read scope, limit and window. `own`: fields of that node that only this transport (redis or http) needs.
+    """
     d.called_trigger(TRIGGER, (0, 0), inputs.LIMIT)
     inputs.check(d, inputs.LIMIT_RULES, TRIGGER, behind)
     d.fields(
@@ -160,7 +168,9 @@ def add_limit_inputs(d: WorkflowBuilder, behind: str, own: Fields) -> None:
 
 
 def add_limit_output(d: WorkflowBuilder, at: GridPosition, *, allowed: str, count: str, read: str) -> None:
-    """Add the output node of a limit check. `read`: code for the object with `scope` and `limit`."""
+    """Add the output node of rate_limit_check. `read` is JavaScript code for an object whose `scope` and `limit` are
+    copied to the output.
+    """
     d.fields(
         "Build Result",
         at,

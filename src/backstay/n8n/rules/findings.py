@@ -1,4 +1,4 @@
-"""The vocabulary of `validate`: rules, and findings that name a node, a path in the file and a remedy."""
+"""What `validate` is made of: rules, findings, and the workspace that a workflow is checked in."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 
 Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem: an error, or a warning that deserves a look."""
+class RuleFinding:
+    """One problem that a rule found. `path` is its place in the file, `hint` the remedy."""
 
     rule: str
     level: Level
@@ -24,7 +24,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """One thing that `validate` checks. `what` is its description in the docs, `hint` the remedy."""
 
     id: str
@@ -32,22 +32,23 @@ class Rule:
     what: str
     hint: str
 
-    def found(self, message: str, *, node: str = "", path: str = "") -> Finding:
-        return Finding(self.id, self.level, message, node, path, self.hint)
+    def report(self, message: str, *, node: str = "", path: str = "") -> RuleFinding:
+        return RuleFinding(self.id, self.level, message, node, path, self.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceContext:
-    """What the workspace knows: registered scopes, workflow ids by key, and the other workflows by key.
+    """What the rules know about the workspace of the checked workflow. A workflow's key is its file name there.
 
-    With neither ids nor other workflows, the set of workflows is unknown and references to workflows are not checked.
-    `built`: the file is built for n8n, so its placeholders must be resolved.
+    `scopes`: the registered scopes (`backstay n8n scopes add`). `workflow_ids`: n8n's workflow ids by key. `others`:
+    the other workflows by key. Without ids and other workflows, references to workflows are not checked. `built`: the
+    checked file was built from a template, so all its placeholders must be replaced.
     """
 
     scopes: tuple[str, ...] = ()
     workflow_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     built: bool = False
-    others: Mapping[str, Workflow] = field(default_factory=dict[str, Workflow])
+    others: Mapping[str, N8nWorkflow] = field(default_factory=dict[str, N8nWorkflow])
 
     @property
     def keys(self) -> frozenset[str]:

@@ -8,51 +8,51 @@ from collections.abc import Iterator
 from backstay.n8n.analysis.expressions import expression_tokens, find_referenced_nodes, iter_strings, join_path
 from backstay.n8n.analysis.graph import WorkflowGraph
 from backstay.n8n.model import MAIN
-from backstay.n8n.rules.findings import Finding, Rule
+from backstay.n8n.rules.findings import RuleFinding, ValidationRule
 
-UNKNOWN_NODE = Rule(
+UNKNOWN_NODE = ValidationRule(
     "unknown-node",
     "error",
     "a connection from or to a node that does not exist",
     "Connect it to a node of this workflow, or remove the connection.",
 )
-DUPLICATE_NAME = Rule(
+DUPLICATE_NAME = ValidationRule(
     "duplicate-name",
     "error",
     "two nodes with the same name: connections and `$('…')` cannot distinguish them",
     "Rename one of them and reconnect it.",
 )
-DUPLICATE_ID = Rule(
+DUPLICATE_ID = ValidationRule(
     "duplicate-id",
     "error",
     "two nodes with the same id",
     "Delete the id of one of them; n8n generates a new one.",
 )
-NO_TRIGGER = Rule(
+NO_TRIGGER = ValidationRule(
     "no-trigger",
     "error",
     "nothing starts the workflow: no trigger, or all of them are disabled",
     "Add a trigger; for a sub-workflow, When Executed by Another Workflow.",
 )
-UNREACHABLE = Rule(
+UNREACHABLE = ValidationRule(
     "unreachable-node",
     "warning",
     "a node that no trigger leads to, so it never runs",
     "Connect it, disable it, or delete it.",
 )
-INTO_TRIGGER = Rule(
+INTO_TRIGGER = ValidationRule(
     "edge-into-trigger",
     "error",
     "a connection that leads into a trigger, which takes no input",
     "Connect it to the node after the trigger.",
 )
-CONNECTED_NOTE = Rule(
+CONNECTED_NOTE = ValidationRule(
     "connected-note",
     "error",
     "a connection from or to a sticky note",
     "Remove the connection; a note does not process items.",
 )
-UNKNOWN_REFERENCE = Rule(
+UNKNOWN_REFERENCE = ValidationRule(
     "unknown-reference",
     "error",
     "an expression that reads a node that does not exist (`$('…')`, `$node[…]`)",
@@ -71,18 +71,18 @@ RULES = (
 )
 
 
-def check(graph: WorkflowGraph) -> Iterator[Finding]:
+def check(graph: WorkflowGraph) -> Iterator[RuleFinding]:
     yield from _connections(graph)
     yield from _duplicates(graph)
     yield from _reach(graph)
     yield from _references(graph)
 
 
-def _connections(graph: WorkflowGraph) -> Iterator[Finding]:
+def _connections(graph: WorkflowGraph) -> Iterator[RuleFinding]:
     for source in graph.workflow.connections:
         if source not in graph.node_index:
             path = join_path("connections", source)
-            yield UNKNOWN_NODE.found(f"connections start at {source!r}, but no node has that name", path=path)
+            yield UNKNOWN_NODE.report(f"connections start at {source!r}, but no node has that name", path=path)
     for source, kinds in graph.workflow.connections.items():
         for kind, outputs in kinds.items():
             for output, targets in enumerate(outputs):
@@ -91,22 +91,22 @@ def _connections(graph: WorkflowGraph) -> Iterator[Finding]:
                     yield from _connection(graph, source, to["node"], kind, path)
 
 
-def _connection(graph: WorkflowGraph, source: str, target: str, kind: str, path: str) -> Iterator[Finding]:
+def _connection(graph: WorkflowGraph, source: str, target: str, kind: str, path: str) -> Iterator[RuleFinding]:
     node = graph.node(target)
     if node is None:
         message = f"{source!r} is connected to {target!r}, but no node has that name"
-        yield UNKNOWN_NODE.found(message, node=source if source in graph.node_index else "", path=path)
+        yield UNKNOWN_NODE.report(message, node=source if source in graph.node_index else "", path=path)
         return
     for end in (graph.node(source), node):
         if end is not None and end.is_note:
             message = f"{source!r} is connected to {target!r}, but {end.name!r} is a sticky note"
-            yield CONNECTED_NOTE.found(message, node=end.name, path=path)
+            yield CONNECTED_NOTE.report(message, node=end.name, path=path)
             return
     if kind == MAIN and node.is_trigger:
-        yield INTO_TRIGGER.found(f"{source!r} leads into the trigger {target!r}", node=target, path=path)
+        yield INTO_TRIGGER.report(f"{source!r} leads into the trigger {target!r}", node=target, path=path)
 
 
-def _duplicates(graph: WorkflowGraph) -> Iterator[Finding]:
+def _duplicates(graph: WorkflowGraph) -> Iterator[RuleFinding]:
     by_name: defaultdict[str, list[int]] = defaultdict(list)
     by_id: defaultdict[str, list[int]] = defaultdict(list)
     for place, node in enumerate(graph.nodes):
@@ -116,18 +116,18 @@ def _duplicates(graph: WorkflowGraph) -> Iterator[Finding]:
     for name, places in by_name.items():
         if len(places) > 1:
             message = f"{len(places)} nodes are named {name!r}"
-            yield DUPLICATE_NAME.found(message, node=name, path=f"nodes[{places[1]}].name")
+            yield DUPLICATE_NAME.report(message, node=name, path=f"nodes[{places[1]}].name")
     for id_, places in by_id.items():
         if len(places) > 1:
             names = " and ".join(repr(graph.nodes[place].name) for place in places)
             message = f"{names} have the same id, {id_!r}"
             name = graph.nodes[places[1]].name
-            yield DUPLICATE_ID.found(message, node=name, path=f"nodes[{places[1]}].id")
+            yield DUPLICATE_ID.report(message, node=name, path=f"nodes[{places[1]}].id")
 
 
-def _reach(graph: WorkflowGraph) -> Iterator[Finding]:
+def _reach(graph: WorkflowGraph) -> Iterator[RuleFinding]:
     if not graph.workflow.triggers:
-        yield NO_TRIGGER.found("no node starts this workflow: it has no enabled trigger", path="nodes")
+        yield NO_TRIGGER.report("no node starts this workflow: it has no enabled trigger", path="nodes")
         return
     reached = {node.name for node in graph.nodes if node.is_trigger}
     todo = deque(reached)
@@ -144,15 +144,15 @@ def _reach(graph: WorkflowGraph) -> Iterator[Finding]:
                 todo.append(found)
     for place, node in graph.active_nodes():
         if node.name not in reached:
-            yield UNREACHABLE.found(
+            yield UNREACHABLE.report(
                 f"{node.name!r} never runs: no trigger leads to it", node=node.name, path=f"nodes[{place}]"
             )
 
 
-def _references(graph: WorkflowGraph) -> Iterator[Finding]:
+def _references(graph: WorkflowGraph) -> Iterator[RuleFinding]:
     for place, node in graph.active_nodes():
         for path, text in iter_strings(node.parameters, f"nodes[{place}].parameters"):
             for name in sorted({name for name, _ in find_referenced_nodes(expression_tokens(text))}):
                 if name not in graph.node_index:
                     message = f"{node.name!r} reads {name!r}, but no node has that name"
-                    yield UNKNOWN_REFERENCE.found(message, node=node.name, path=path)
+                    yield UNKNOWN_REFERENCE.report(message, node=node.name, path=path)

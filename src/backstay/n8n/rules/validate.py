@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backstay.n8n.analysis.graph import WorkflowGraph
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.rules import code, graph, lock, scope, settings, under_lock
-from backstay.n8n.rules.findings import Finding, Level, Rule, WorkspaceContext
+from backstay.n8n.rules.findings import Level, RuleFinding, ValidationRule, WorkspaceContext
 
-__all__ = ["RULES", "Finding", "Level", "Rule", "WorkspaceContext", "rules_table", "validate"]
+__all__ = ["RULES", "Level", "RuleFinding", "ValidationRule", "WorkspaceContext", "rules_table", "validate"]
 
 #: The rule groups, by the names that the docs use.
 GROUPS = {
@@ -18,10 +18,10 @@ GROUPS = {
     "code": code,
     "settings": settings,
 }
-RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group.RULES)
+RULES: tuple[ValidationRule, ...] = tuple(rule for group in GROUPS.values() for rule in group.RULES)
 
 
-def validate(workflow: Workflow, context: WorkspaceContext | None = None) -> list[Finding]:
+def validate(workflow: N8nWorkflow, context: WorkspaceContext | None = None) -> list[RuleFinding]:
     """Return the findings, errors first, then in file order. Raise BadWorkflow when the data is not a workflow."""
     workflow.check()
     analysed = WorkflowGraph(workflow, context or WorkspaceContext())
@@ -30,7 +30,7 @@ def validate(workflow: Workflow, context: WorkspaceContext | None = None) -> lis
 
 
 def rules_table(group: str) -> str:
-    """Return one group's rules as a Markdown table for the docs."""
+    """Return the rules of one module (a key of `GROUPS`) as a Markdown table for the docs."""
     lines = ["| rule | level | finds | remedy |", "|---|---|---|---|"]
     lines += [f"| `{rule.id}` | {rule.level} | {rule.what} | {rule.hint} |" for rule in GROUPS[group].RULES]
     return "\n".join(lines)

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from backstay.errors import ConfigError, N8nRefused, N8nUnreachable
-from backstay.n8n.sync.transport import NotSent, Response, Transport, urlopen
+from backstay.n8n.sync.transport import HttpResponse, NotSent, Transport, urlopen
 
 TIMEOUT = 30.0
 #: Retries after the first attempt, for requests that may be repeated.
@@ -30,7 +30,7 @@ RETRIES = 4
 PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 PAGE = 100
-#: The page limit, in case a server never ends its list.
+#: The largest number of pages that are read, in case a server returns pages without end.
 MOST_PAGES = 1000
 #: The fields that POST and PUT accept; n8n rejects a workflow with any other field.
 FIELDS = ("name", "nodes", "connections", "settings")
@@ -61,8 +61,8 @@ class RemoteWorkflow:
         return str(self.data.get("versionId") or "")
 
     @property
-    def published(self) -> bool:
-        """Whether the saved version is the one that callers run."""
+    def is_published(self) -> bool:
+        """Whether the saved version is the published one, which other workflows run when they call this one."""
         if "activeVersionId" not in self.data:
             return self.active
         return bool(self.version_id) and self.data["activeVersionId"] == self.version_id
@@ -72,7 +72,7 @@ class RemoteWorkflow:
         return self.data.get("isArchived") is True
 
 
-class Client:
+class N8nClient:
     """A connection to one n8n server. `transport` and `sleep` are replaceable for tests."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Client:
             raise ConfigError("n8n needs an API key: create one in n8n under Settings, n8n API")
         if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
             raise ConfigError("the API key contains invalid characters: check that only the key was copied")
-        #: The base URL without the API's path.
+        #: The server's URL without the API's path (`/api/v1`).
         self.url = address
         self._headers = {"X-N8N-API-KEY": api_key, "Accept": "application/json", "User-Agent": "backstay-n8n"}
         self._timeout = timeout
@@ -99,7 +99,7 @@ class Client:
         self._sleep = sleep
 
     def __repr__(self) -> str:
-        return f"<Client {self.url}>"
+        return f"<N8nClient {self.url}>"
 
     # ── workflows ──
 
@@ -118,7 +118,7 @@ class Client:
         raise N8nRefused(f"{self.url} returned {MOST_PAGES} pages without an end")
 
     def workflow(self, workflow_id: str) -> RemoteWorkflow | None:
-        """Return the workflow, or None when this key sees none with that id."""
+        """Return the workflow; None when it does not exist or this API key may not see it."""
         try:
             return RemoteWorkflow(self._call("GET", f"/workflows/{quote(workflow_id, safe='')}", what=workflow_id))
         except N8nRefused as error:
@@ -148,11 +148,13 @@ class Client:
                 raise
 
     def publish(self, workflow_id: str) -> RemoteWorkflow:
-        """On n8n 2.x, make the saved version the one that callers run; on 1.x, activate the workflow's triggers."""
+        """On n8n 2.x, publish the saved version, so that calls run it. On 1.x this activates the workflow's
+        triggers.
+        """
         path = f"/workflows/{quote(workflow_id, safe='')}/activate"
         return RemoteWorkflow(self._call("POST", path, body={}, what=workflow_id))
 
-    # ── credentials: n8n's API cannot list them, so the caller must store the id ──
+    # ── credentials: n8n's API cannot list them, so the caller must store their ids ──
 
     def create_credential(self, name: str, kind: str, data: Mapping[str, Any]) -> str:
         """Create a credential and return its id."""
@@ -189,7 +191,9 @@ class Client:
         return self._read_list(self._call("GET", "/executions", query=query))
 
     def retry_execution(self, execution_id: str) -> dict[str, Any]:
-        """Retry from the failed node. Earlier nodes do not run again, so a lock that they took is not taken again."""
+        """Retry an execution from its failed node. Earlier nodes, such as one that acquires a lock, do not run
+        again.
+        """
         path = f"/executions/{quote(execution_id, safe='')}/retry"
         return self._call("POST", path, body={"loadWorkflow": True}, may_repeat=False, what=f"execution {execution_id}")
 
@@ -199,7 +203,7 @@ class Client:
         """Check that n8n responds and accepts the key. Raise N8nUnreachable or N8nRefused."""
         self._call("GET", "/workflows", query={"limit": 1})
 
-    def major(self) -> int:
+    def major_version(self) -> int:
         """Return n8n's major version; 0 when it does not report one, for example with its editor disabled."""
         try:
             response = self._transport(
@@ -223,8 +227,8 @@ class Client:
         what: str = "",
         secret: bool = False,
     ) -> dict[str, Any]:
-        """Send one request with retries and return the decoded response. `may_repeat`: the server may receive it
-        twice.
+        """Send a request with retries, and return the decoded response. `may_repeat`: the request is idempotent, so it
+        is also retried when an earlier attempt may have arrived.
         """
         url = f"{self.url}/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
         raw = None if body is None else json.dumps(body).encode()
@@ -258,19 +262,22 @@ class Client:
             attempt += 1
 
     @staticmethod
-    def _is_retryable(response: Response, may_repeat: bool) -> bool:
-        """A 429 had no effect. A gateway's 502 may have had one, so only repeatable requests are retried then."""
+    def _is_retryable(response: HttpResponse, may_repeat: bool) -> bool:
+        """Whether to send the request again. After a 429 it had no effect; after a gateway's 502 it may have had one,
+        so then only idempotent requests are sent again.
+        """
         return response.status == HTTPStatus.TOO_MANY_REQUESTS or (may_repeat and response.status in TRANSIENT)
 
-    def _read(self, response: Response, what: str, *, secret: bool) -> dict[str, Any]:
+    def _read(self, response: HttpResponse, what: str, *, secret: bool) -> dict[str, Any]:
         if response.status in range(200, 300):
-            # json, not msgspec: msgspec rejects the whole document for a lone surrogate in one name.
+            # A workflow may contain a name with a lone surrogate. msgspec.json would reject the whole response because
+            # of it; json accepts it.
             with contextlib.suppress(ValueError, RecursionError):
                 return msgspec.convert(json.loads(response.body), dict[str, Any])
             raise self._unexpected("a JSON object")
         raise N8nRefused(self._refusal(response, what, secret=secret), status=response.status)
 
-    def _refusal(self, response: Response, what: str, *, secret: bool) -> str:
+    def _refusal(self, response: HttpResponse, what: str, *, secret: bool) -> str:
         message, place, status = message_of(response), f"n8n at {self.url}", response.status
         about = f" ({what})" if what else ""
         if status == HTTPStatus.UNAUTHORIZED:
@@ -318,8 +325,10 @@ def check_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/api/v1')}"
 
 
-def message_of(response: Response) -> str:
-    """Return n8n's error message; empty when the response is not n8n's."""
+def message_of(response: HttpResponse) -> str:
+    """Return the error message in an n8n response; empty when the response has no such message, for example because a
+    proxy sent it.
+    """
     try:
         message = msgspec.json.decode(response.body, type=dict[str, Any]).get("message")
     except msgspec.DecodeError:
@@ -336,8 +345,10 @@ def hint_of(message: str) -> str:
     return ""
 
 
-def retry_after(response: Response) -> float | None:
-    """Return the seconds of the Retry-After header, in either form; None when it is absent."""
+def retry_after(response: HttpResponse) -> float | None:
+    """Return how many seconds the Retry-After header asks to wait. The header contains seconds or a date. None when it
+    is absent or invalid.
+    """
     header = response.headers.get("retry-after", "").strip()
     if header.isdecimal():
         return float(header)

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from backstay.errors import WorkspaceError
 from backstay.n8n.json_types import is_list, is_mapping
@@ -17,28 +17,21 @@ from backstay.n8n.workspace.workspace import Workspace
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-#: Backstay's token prefix. n8n sends the header value unchanged, so such tokens need `Bearer `.
+#: The prefix of Backstay's access tokens. If the value of an `Authorization` header credential begins with it,
+#: `Bearer ` is put before the value, because n8n sends header values unchanged.
 _TOKEN = "bst_"  # noqa: S105 - how tokens begin, not one of them
 
 
-class Server(Protocol):
-    """The part of n8n's API that is needed here."""
-
-    def credential_schema(self, type: str) -> dict[str, Any]: ...  # noqa: A002 - what n8n calls it
-    def create_credential(self, name: str, type: str, data: Mapping[str, Any]) -> str: ...  # noqa: A002 - the same
-    def delete_credential(self, id: str) -> None: ...  # noqa: A002 - the same
-
-
 @dataclass(frozen=True, slots=True)
-class Schema:
-    """The fields of a credential type: `string`, `number` or `boolean`, with their defaults."""
+class CredentialSchema:
+    """The fields of a credential type: their types (`string`, `number`, `boolean`), defaults, and which are needed."""
 
     types: Mapping[str, str]
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     required: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Schema:
+    def of(cls, given: Mapping[str, Any]) -> CredentialSchema:
         """Read the JSON Schema that n8n's API returns."""
         properties, required = given.get("properties"), given.get("required")
         types = {
@@ -50,7 +43,7 @@ class Schema:
 
 #: The types that the primitives use, known without a request. n8n rejects a Redis credential without `ssl`.
 KNOWN = {
-    "redis": Schema(
+    "redis": CredentialSchema(
         {
             "host": "string",
             "port": "number",
@@ -63,19 +56,21 @@ KNOWN = {
         {"port": 6379, "database": 0, "ssl": False},
         ("host",),
     ),
-    "httpHeaderAuth": Schema({"name": "string", "value": "string"}, {"name": "Authorization"}, ("value",)),
+    "httpHeaderAuth": CredentialSchema({"name": "string", "value": "string"}, {"name": "Authorization"}, ("value",)),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """The variable that each field is read from."""
+class FieldSources:
+    """The environment variable that each field of a credential is read from."""
 
     variables: Mapping[str, str]
 
     @classmethod
-    def parse(cls, given: list[str], schema: Schema) -> Sources:
-        """Parse `field=VARIABLE`, or a variable whose name ends with the field's name: REDIS_HOST is `host`."""
+    def parse(cls, given: list[str], schema: CredentialSchema) -> FieldSources:
+        """Parse the option --env-vars: `field=VARIABLE`, or only a variable whose name ends with the field's name, as
+        REDIS_HOST for `host`.
+        """
         found: dict[str, str] = {}
         for part in (one.strip() for text in given for one in text.split(",")):
             if not part:
@@ -85,7 +80,7 @@ class Sources:
             if not _VARIABLE.fullmatch(variable):
                 raise WorkspaceError("--env-vars takes comma-separated FIELD=VARIABLE or VARIABLE, not values")
             if not equals:
-                name = _field(variable, schema)
+                name = _guess_field(variable, schema)
             if schema.types and name not in schema.types:
                 raise WorkspaceError(f"unknown field {name!r}; the type has {', '.join(schema.types)}")
             if name in found:
@@ -93,13 +88,13 @@ class Sources:
             found[name] = variable
         return cls(found)
 
-    def values(self, schema: Schema, variables: Mapping[str, str]) -> dict[str, Any]:
-        """Return the credential's data. Raise WorkspaceError; no message contains a value."""
+    def values(self, schema: CredentialSchema, variables: Mapping[str, str]) -> dict[str, Any]:
+        """Return the credential's data. Raise WorkspaceError for a missing or invalid value, without quoting it."""
         made = dict(schema.defaults)
         for name, variable in self.variables.items():
             if variable not in variables:
                 raise WorkspaceError(f"{name}: the variable {variable} is not set")
-            made[name] = _typed(variables[variable], schema.types.get(name, "string"), f"{name} ({variable})")
+            made[name] = _convert(variables[variable], schema.types.get(name, "string"), f"{name} ({variable})")
         missing = [name for name in schema.required if name not in made]
         if missing:
             raise WorkspaceError(f"{', '.join(missing)}: required; pass --env-vars {missing[0]}=VARIABLE")
@@ -108,7 +103,7 @@ class Sources:
             made["value"] = f"Bearer {value}"
         return made
 
-    def shown(self, schema: Schema) -> dict[str, str]:
+    def describe(self, schema: CredentialSchema) -> dict[str, str]:
         """Return where each value comes from, for display, without the values."""
         made = {name: repr(value) for name, value in schema.defaults.items()}
         return made | {
@@ -116,7 +111,7 @@ class Sources:
         }
 
 
-def _field(variable: str, schema: Schema) -> str:
+def _guess_field(variable: str, schema: CredentialSchema) -> str:
     plain = variable.replace("_", "").lower()
     fits = sorted((name for name in schema.types if plain.endswith(name.lower())), key=len)
     if not fits:
@@ -126,7 +121,7 @@ def _field(variable: str, schema: Schema) -> str:
     return fits[-1]
 
 
-def _typed(text: str, kind: str, what: str) -> Any:
+def _convert(text: str, kind: str, what: str) -> Any:
     if kind in ("number", "integer"):
         try:
             number = float(text)
@@ -154,7 +149,9 @@ def variables_of(workspace: Workspace, env: str) -> dict[str, str]:
 
 
 def is_linked(entry: Mapping[str, Any]) -> bool:
-    """Whether the entry's id was assigned by n8n, and is no local placeholder."""
+    """Whether n8n assigned the id in this entry of the settings. Otherwise the id is missing, or Backstay generated it
+    (`local-…`).
+    """
     known = str(entry.get("id") or "")
     return bool(known) and not known.startswith(envs.LOCAL)
 
@@ -165,7 +162,9 @@ def check_type(entry: Mapping[str, Any], key: str, kind: str) -> None:
 
 
 def link(workspace: Workspace, env: str, key: str, *, id: str, name: str, type: str) -> None:  # noqa: A002 - what n8n calls it
-    """Write `credentials.<key>` of an environment, inside edit()."""
+    """Write a credential's id, name and type to `credentials.<key>` in an environment's settings. Call it inside
+    `workspace.edit()`.
+    """
     before = workspace.entry(env, key, "credentials")
     wanted = {"id": id, "name": name, "type": type}
     if not before:

@@ -1,5 +1,5 @@
-"""Convert n8n's content back to a template: unchanged values keep their placeholders, changed values are taken
-literally.
+"""Convert n8n's content back to a template: values that did not change in n8n keep their placeholders, changed values
+become literals.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from backstay.n8n.json_types import is_list, is_mapping
 
 
 def dehydrate(template: Any, built: Any, changed: Any, ids: Mapping[str, str]) -> Any:
-    """Return a template that hydrates to `changed`, given one that hydrates to `built`.
+    """Return a new template which, once its placeholders are resolved, equals `changed` (the content that n8n has now).
+    `template` is the old template, and `built` is the old template with resolved placeholders.
 
-    `ids`: placeholders to use for new values that are known ids.
+    `ids` maps known workflow ids to their placeholders. Where `changed` contains such an id as a new value, the
+    template gets the placeholder.
     """
     if changed == built:
         return template
@@ -22,7 +24,7 @@ def dehydrate(template: Any, built: Any, changed: Any, ids: Mapping[str, str]) -
         names = [*(name for name in below if name in changed), *(name for name in changed if name not in below)]
         return {name: dehydrate(below.get(name), before.get(name), changed[name], ids) for name in names}
     if is_list(changed):
-        return _items(template if is_list(template) else [], built if is_list(built) else [], changed, ids)
+        return _dehydrate_items(template if is_list(template) else [], built if is_list(built) else [], changed, ids)
     if isinstance(changed, str):
         return ids.get(changed, changed)
     return changed
@@ -32,8 +34,8 @@ def _table(value: Any) -> dict[str, Any]:
     return value if is_mapping(value) else {}
 
 
-def _items(template: list[Any], built: list[Any], changed: list[Any], ids: Mapping[str, str]) -> list[Any]:
-    """Match nodes by name and all other items by index."""
+def _dehydrate_items(template: list[Any], built: list[Any], changed: list[Any], ids: Mapping[str, str]) -> list[Any]:
+    """Dehydrate a list. Items with a name (nodes) are matched by name, other items by index."""
     known = {_name(item): at for at, item in enumerate(built) if _name(item)}
     made: list[Any] = []
     for at, item in enumerate(changed):

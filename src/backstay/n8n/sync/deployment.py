@@ -1,7 +1,7 @@
 """Push, pull and compare one environment of a workspace with its n8n server, and persist the sync state.
 
-Every change in n8n is written to the workspace at once, so it is known even when a later step fails or the process is
-killed.
+Every change in n8n is recorded in the workspace at once, so it is not forgotten when a later step fails or the process
+is killed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 
 from backstay.errors import ConfigError, WorkspaceError
 from backstay.n8n.json_types import is_mapping
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.sync import sync
-from backstay.n8n.sync.client import Client
+from backstay.n8n.sync.client import N8nClient
 from backstay.n8n.sync.content import content
 from backstay.n8n.sync.create_placeholders import create_placeholders
 from backstay.n8n.sync.credentials import variables_of
 from backstay.n8n.sync.dehydrate import dehydrate
-from backstay.n8n.sync.state import FILE, State
-from backstay.n8n.sync.sync import Change
+from backstay.n8n.sync.state import FILE, SyncState
+from backstay.n8n.sync.sync import SyncChange
 from backstay.n8n.workspace.workspace import BUILD, Workspace
 
-#: The API key's variable. The one with the environment's suffix takes precedence.
+#: The variable with the API key. N8N_API_KEY_DEV takes precedence for the environment `dev`, and so on.
 VARIABLE = "N8N_API_KEY"
 
-Connect = Callable[[Workspace, str], Client]
+Connect = Callable[[Workspace, str], N8nClient]
 
 
-def connect(workspace: Workspace, env: str) -> Client:
+def connect(workspace: Workspace, env: str) -> N8nClient:
     """Connect to an environment's n8n. Raise ConfigError when the URL or the key is missing."""
     place = workspace.env(env).get("n8n")
     url = str(place.get("url") or "") if is_mapping(place) else ""
@@ -40,10 +40,10 @@ def connect(workspace: Workspace, env: str) -> Client:
     key = variables.get(own) or variables.get(VARIABLE) or ""
     if not key:
         raise ConfigError(f"no API key: set {own} or {VARIABLE}, or put one of them into n8n-config/.env.{env}")
-    return Client(url, key)
+    return N8nClient(url, key)
 
 
-def used_credentials(client: Client) -> list[dict[str, str]]:
+def used_credentials(client: N8nClient) -> list[dict[str, str]]:
     """Return the credentials that n8n's workflows use; its API reveals no others."""
     found: dict[str, dict[str, str]] = {}
     for remote in client.workflows():
@@ -57,40 +57,44 @@ def used_credentials(client: Client) -> list[dict[str, str]]:
 
 @dataclass(slots=True)
 class Deployment:
-    """One environment, its n8n server, and the last known state of both."""
+    """One environment of a workspace, its n8n server, and what both of them contained at the last sync."""
 
     workspace: Workspace
     env: str
-    client: Client
-    state: State
+    client: N8nClient
+    state: SyncState
 
     @classmethod
     def of(cls, workspace: Workspace, env: str, link: Connect = connect) -> Deployment:
         workspace.select_environments([env])
         raw = workspace.files.read(_state_path(env)) or b""
-        state = State.parse(raw.decode("utf-8", errors="replace"), _state_path(env))
+        state = SyncState.parse(raw.decode("utf-8", errors="replace"), _state_path(env))
         return cls(workspace, env, link(workspace, env), state)
 
-    def built(self, keys: Iterable[str] | None = None) -> dict[str, Workflow]:
-        """Hydrate the workflows, in push order."""
+    def hydrate(self, keys: Iterable[str] | None = None) -> dict[str, N8nWorkflow]:
+        """Return the workflows by key, in push order, with the placeholders of their templates resolved. With `keys`,
+        return only these.
+        """
         wanted = list(dict.fromkeys(keys)) if keys else list(self.workspace.keys)
         order = {key: at for at, key in enumerate(self.workspace.order)}
         wanted.sort(key=lambda key: order.get(key, len(order)))
         return {key: self.workspace.hydrate(self.env, key) for key in wanted}
 
-    # ── the four verbs ──
+    # ── status, diff, push and pull ──
 
-    def status(self, keys: Iterable[str] | None = None) -> list[Change]:
-        return sync.status(self.client, self.built(keys), self.state)
+    def status(self, keys: Iterable[str] | None = None) -> list[SyncChange]:
+        return sync.status(self.client, self.hydrate(keys), self.state)
 
-    def diff(self, keys: Iterable[str] | None = None) -> list[Change]:
-        return sync.diff(self.client, self.built(keys), self.state)
+    def diff(self, keys: Iterable[str] | None = None) -> list[SyncChange]:
+        return sync.diff(self.client, self.hydrate(keys), self.state)
 
-    def push(self, keys: Iterable[str] | None = None, *, force: bool = False, dry_run: bool = False) -> list[Change]:
-        """Push inside edit(). Missing workflows are created first, so that their callers are hydrated with the new
-        ids.
+    def push(
+        self, keys: Iterable[str] | None = None, *, force: bool = False, dry_run: bool = False
+    ) -> list[SyncChange]:
+        """Update n8n from the templates. Workflows that n8n lacks are created first, so that the workflows that call
+        them can contain their ids. Raise WorkspaceError for conflicts. Call it inside `workspace.edit()`.
         """
-        built = self.built(keys)
+        built = self.hydrate(keys)
         if dry_run:
             return sync.push(self.client, built, self.state, force=force, dry_run=True)
         found = sync.push(self.client, built, self.state, force=force, dry_run=True)
@@ -100,19 +104,21 @@ class Deployment:
         missing = [change.key for change in found if change.action == "create"]
         for key in missing:
             self._create_placeholder(key)
-        built = self.built(keys)
+        built = self.hydrate(keys)
         done = sync.push(self.client, built, self.state, force=force, keep=self._checkpoint)
         for key, workflow in built.items():
             self.workspace.write_built(self.env, key, workflow)
         return [
-            Change(one.key, "create", one.id, one.name, one.detail, one.diff)
+            SyncChange(one.key, "create", one.id, one.name, one.detail, one.diff)
             if one.key in missing and one.action == "update"
             else one
             for one in done
         ]
 
     def _create_placeholder(self, key: str) -> None:
-        """Create an empty workflow in n8n and register its id before any caller is hydrated."""
+        """Create an empty workflow in n8n and store its id in the workspace. Templates of workflows that call it
+        contain a placeholder, which this id then replaces.
+        """
         template = {key: self.workspace.hydrate(self.env, key)}
         (change,) = create_placeholders(self.client, template, self.state, keep=self._checkpoint)
         self._put_id(key, change.id, change.name)
@@ -125,21 +131,24 @@ class Deployment:
         more: Mapping[str, str] | None = None,
         force: bool = False,
         dry_run: bool = False,
-    ) -> list[Change]:
-        """Pull inside edit(). Templates and built files become n8n's content; unchanged parts keep their
-        placeholders.
+    ) -> list[SyncChange]:
+        """Update the templates and built files from n8n. Values that did not change in n8n keep their placeholders.
+        `more`: also create templates for these workflows of n8n, given as key of the new template → id in n8n. Call it
+        inside `workspace.edit()`.
         """
         more = more or {}
         named = [key for key in (keys or ()) if key not in more]
-        built = self.built(named) if named or not more else {}
+        built = self.hydrate(named) if named or not more else {}
         done = sync.pull(self.client, built, self.state, more=more, force=force, dry_run=dry_run)
         for change in done:
             if change.workflow is not None:
                 self._write_pulled(change, built.get(change.key))
         return done
 
-    def _write_pulled(self, change: Change, before: Workflow | None) -> None:
-        """Write the pulled template and built file, after checking that the template hydrates to n8n's content."""
+    def _write_pulled(self, change: SyncChange, before: N8nWorkflow | None) -> None:
+        """Write the pulled workflow as a template and as a built file, the template with its placeholders resolved.
+        Raise WorkspaceError if that does not give the content of the workflow in n8n.
+        """
         becomes = change.workflow
         if becomes is None:
             return
@@ -151,7 +160,7 @@ class Deployment:
             if key != change.key
         }
         if before is None:
-            template = Workflow(
+            template = N8nWorkflow(
                 {name: dehydrate(None, None, part, ids) for name, part in content(becomes.data).items()}
             )
         else:
@@ -169,12 +178,14 @@ class Deployment:
     # ── state ──
 
     def save_state(self) -> None:
-        """Write the sync state into the current view, inside edit()."""
+        """Write the sync state to its file in the workspace. Call it inside edit()."""
         if self.state.workflows or self.state.begun:
             self.workspace.files.write(_state_path(self.env), self.state.text().encode())
 
     def _checkpoint(self) -> None:
-        """Persist what n8n has done at once, so that nothing is repeated after a crash."""
+        """Write the sync state and all pending changes of the workspace to disk now. After a crash, the workspace then
+        still knows what has been changed in n8n.
+        """
         self.save_state()
         self.workspace.checkpoint()
 
@@ -186,8 +197,8 @@ def _state_path(env: str) -> str:
     return f"{BUILD}/{env}/{FILE}"
 
 
-def as_fields(change: Change) -> dict[str, Any]:
-    """Return a change as JSON fields."""
+def as_fields(change: SyncChange) -> dict[str, Any]:
+    """Return the fields of a change that `--json` prints."""
     return {
         "workflow_key": change.key,
         "action": change.action,

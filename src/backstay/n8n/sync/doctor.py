@@ -8,17 +8,17 @@ from http import HTTPStatus
 from typing import Literal
 
 from backstay.errors import N8nError, N8nRefused, N8nUnreachable, WorkspaceError
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.sync import sync
-from backstay.n8n.sync.client import Client
-from backstay.n8n.sync.state import State
+from backstay.n8n.sync.client import N8nClient
+from backstay.n8n.sync.state import SyncState
 
 Level = Literal["ok", "warning", "error"]
 _NOT_THIS_KEY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One check and its result. `hint`: the remedy."""
 
     name: str
@@ -27,29 +27,29 @@ class Check:
     hint: str = ""
 
 
-def examine(client: Client, built: Mapping[str, Workflow], state: State) -> list[Check]:
+def examine(client: N8nClient, built: Mapping[str, N8nWorkflow], state: SyncState) -> list[HealthCheck]:
     """Run the checks and return their results. A failed check is a result, not an exception."""
     try:
         client.probe()
     except N8nUnreachable as error:
-        return [Check("reachable", "error", str(error), "check that n8n is running at this URL")]
+        return [HealthCheck("reachable", "error", str(error), "check that n8n is running at this URL")]
     except N8nRefused as error:
-        return [Check("api key" if error.status in _NOT_THIS_KEY else "n8n", "error", str(error))]
-    major = client.major()
+        return [HealthCheck("api key" if error.status in _NOT_THIS_KEY else "n8n", "error", str(error))]
+    major = client.major_version()
     found = [
-        Check("reachable", "ok", f"{client.url} responds and accepts the key"),
-        Check("version", "ok", f"n8n {major}.x" if major else "n8n does not report its version"),
+        HealthCheck("reachable", "ok", f"{client.url} responds and accepts the key"),
+        HealthCheck("version", "ok", f"n8n {major}.x" if major else "n8n does not report its version"),
     ]
     try:
-        found += [_of_change(change) for change in sync.status(client, built, state)]
+        found += [_describe_change(change) for change in sync.status(client, built, state)]
         if major > 1:
-            found += _published(client, built, state)
+            found += _check_published(client, built, state)
     except WorkspaceError as error:
-        found.append(Check("environment", "error", str(error)))
+        found.append(HealthCheck("environment", "error", str(error)))
     except N8nError as error:
-        found.append(Check("workflows", "error", str(error)))
+        found.append(HealthCheck("workflows", "error", str(error)))
     found.append(
-        Check(
+        HealthCheck(
             "credentials",
             "warning",
             "n8n's API cannot list credentials, so they cannot be checked",
@@ -59,27 +59,27 @@ def examine(client: Client, built: Mapping[str, Workflow], state: State) -> list
     return found
 
 
-def _of_change(change: sync.Change) -> Check:
+def _describe_change(change: sync.SyncChange) -> HealthCheck:
     name = f"workflow {change.key}"
     match change.action:
         case "same":
-            return Check(name, "ok", "equal in the workspace and in n8n")
+            return HealthCheck(name, "ok", "equal in the workspace and in n8n")
         case "conflict":
-            return Check(name, "error", change.detail, "check the diff, then pull, or push --force")
+            return HealthCheck(name, "error", change.detail, "check the diff, then pull, or push --force")
         case "remote":
-            return Check(name, "warning", change.detail, "pull it")
+            return HealthCheck(name, "warning", change.detail, "pull it")
         case _:
-            return Check(name, "warning", change.detail, "push it")
+            return HealthCheck(name, "warning", change.detail, "push it")
 
 
-def _published(client: Client, built: Mapping[str, Workflow], state: State) -> list[Check]:
-    """Check that called workflows are published: n8n 2.x runs a sub-workflow only then."""
-    found: list[Check] = []
+def _check_published(client: N8nClient, built: Mapping[str, N8nWorkflow], state: SyncState) -> list[HealthCheck]:
+    """Report workflows that other workflows call but that are not published: n8n 2.x does not run them."""
+    found: list[HealthCheck] = []
     for key, workflow in built.items():
         known = state.workflows.get(key)
         remote = client.workflow(known.id) if known is not None and sync.is_called(workflow) else None
-        if remote is not None and not remote.published:
+        if remote is not None and not remote.is_published:
             found.append(
-                Check(f"workflow {key}", "error", "other workflows call it, but it is not published", "push it")
+                HealthCheck(f"workflow {key}", "error", "other workflows call it, but it is not published", "push it")
             )
     return found

@@ -1,6 +1,7 @@
 """The sync state of one environment: ids and fingerprints of the last push or pull, to detect edits on both sides.
 
-Pure: text in, text out. The workspace reads and writes the file (`n8n-build/<env>/.backstay-sync.json`).
+This module only parses and formats it; the workspace reads and writes the file
+(`n8n-build/<env>/.backstay-sync.json`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LastSync:
-    """One workflow at its last push or pull: n8n's id, and the fingerprints of both sides."""
+    """One workflow at its last push or pull: its id in n8n, and hashes of the content of our file (`local`) and of
+    n8n's workflow (`remote`).
+    """
 
     id: str
     local: str
@@ -24,20 +27,20 @@ class LastSync:
 
 
 @dataclass(slots=True)
-class State:
-    """The last sync of each workflow by key. Push and pull change it in place; persist it even when they fail
-    halfway.
+class SyncState:
+    """The last push or pull of each workflow, by key. Push and pull change this object in place. The caller must
+    persist it even if they fail halfway, because they may already have changed n8n.
     """
 
     workflows: dict[str, LastSync] = field(default_factory=dict[str, LastSync])
     #: The n8n server that the ids belong to.
     url: str = ""
-    #: Creations that have started: the mark that each workflow carries, by key.
+    #: Workflows whose creation in n8n has started but is not confirmed: key → the unique mark in the new workflow.
     begun: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def parse(cls, text: str, source: str = FILE) -> State:
-        """Parse the file's text; empty text is an empty state. Raise WorkspaceError."""
+    def parse(cls, text: str, source: str = FILE) -> SyncState:
+        """Parse the file's text; empty text is an empty state. Raise WorkspaceError for any other format."""
         if not text.strip():
             return cls()
         try:

@@ -18,7 +18,7 @@ LARGEST = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """An HTTP response. `headers` are keyed by lower-case name."""
 
     status: int
@@ -35,8 +35,10 @@ class Transport(Protocol):
 
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float
-    ) -> Response:
-        """Raise NotSent when the request certainly did not arrive, OSError when it may have."""
+    ) -> HttpResponse:
+        """Send the request and return the response. Raise NotSent when it certainly did not arrive, OSError when it may
+        have arrived.
+        """
         ...
 
 
@@ -50,14 +52,14 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 _UNREACHED = (ConnectionRefusedError, socket.gaierror, ssl.SSLError)
 
 
-def urlopen(method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> Response:
+def urlopen(method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float) -> HttpResponse:
     request = urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310 - http(s) only
     try:
         with _OPENER.open(request, timeout=timeout) as found:
-            return Response(found.status, found.read(LARGEST), _lower(found.headers))
+            return HttpResponse(found.status, found.read(LARGEST), _lower(found.headers))
     except urllib.error.HTTPError as error:
         with error:
-            return Response(error.code, error.read(LARGEST), _lower(error.headers))
+            return HttpResponse(error.code, error.read(LARGEST), _lower(error.headers))
     except urllib.error.URLError as error:
         why = error.reason
         if isinstance(why, _UNREACHED) or _unroutable(why):

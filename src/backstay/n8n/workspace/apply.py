@@ -1,5 +1,7 @@
-"""Apply locks, limits and error handlers to a workspace's workflows: the template, the workflows it needs, and the
-settings.
+"""Add locks, limits and error handlers to the workflows of a workspace, and remove them.
+
+Each change affects the template of the workflow, other workflows that the change needs or no longer needs, and the
+settings of the environments. The functions that change something must be called inside `workspace.edit()`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from typing import Literal
 
 from backstay.errors import BadWorkflow, PatchRefused, WorkspaceError
 from backstay.n8n.analysis.expressions import ParameterText
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.patch import patch
 from backstay.n8n.patch.patch import LimitOptions, LockOptions, Patched
 from backstay.n8n.primitives import KEYS, Transport
 from backstay.n8n.workspace.environments import LOCAL
-from backstay.n8n.workspace.hydrate import placeholders
+from backstay.n8n.workspace.hydrate import find_placeholders
 from backstay.n8n.workspace.install import ERROR_HANDLER, LOCK_PAIR, RATE_LIMIT, transports
 from backstay.n8n.workspace.workspace import Workspace
 
@@ -35,7 +37,9 @@ def add_lock(
     keep_failed: bool = False,
     in_place: bool = False,
 ) -> Patched:
-    """Add a lock inside edit(). A static scope is registered in every environment."""
+    """Add a lock to a workflow. If the lock's scope is the same in every run, also add it to the scopes that the
+    settings of each environment list.
+    """
     _refuse_primitive(key)
     transport = _installed_transport(workspace, LOCK_PAIR, "create-lock")
     if lock_on_error and ERROR_HANDLER not in transports(workspace, [ERROR_HANDLER]):
@@ -59,7 +63,7 @@ def add_lock(
         workspace.notes.append(
             f"{key} had the error handler {before}; {ERROR_HANDLER} replaces it until the lock is removed"
         )
-    with _naming(key):
+    with _name_in_errors(key):
         patched = patch.add_lock(workspace.read(key), key, options)
     _refuse_mixed_transports(workspace, key, patched.workflow)
     _write_patched(workspace, key, patched)
@@ -75,13 +79,13 @@ def add_lock(
 def add_limit(
     workspace: Workspace, key: str, *, scope: str, limit: int, window_seconds: int, on_denied: Denied = "passthrough"
 ) -> Patched:
-    """Add a rate limit inside edit()."""
+    """Add a rate limit to a workflow."""
     _refuse_primitive(key)
     transport = _installed_transport(workspace, (RATE_LIMIT,), "create-lock --include-rate-limit")
     options = LimitOptions(
         scope=scope, limit=limit, window_seconds=window_seconds, on_denied=on_denied, transport=transport
     )
-    with _naming(key):
+    with _name_in_errors(key):
         patched = patch.add_limit(workspace.read(key), key, options)
     _refuse_mixed_transports(workspace, key, patched.workflow)
     _write_patched(workspace, key, patched)
@@ -90,25 +94,25 @@ def add_limit(
 
 
 def remove_lock(workspace: Workspace, key: str) -> Patched:
-    """Remove the lock inside edit(). The scope stays registered: other workflows may use it."""
-    with _naming(key):
-        patched = patch.remove_lock(workspace.read(key), key, dict(_others(workspace, key)))
+    """Remove the lock from a workflow. Its scope stays registered, because other workflows may use it."""
+    with _name_in_errors(key):
+        patched = patch.remove_lock(workspace.read(key), key, dict(_read_others(workspace, key)))
     _write_patched(workspace, key, patched)
     _unregister_holder(workspace, key)
     return patched
 
 
 def remove_limit(workspace: Workspace, key: str) -> Patched:
-    """Remove the rate limit inside edit()."""
-    with _naming(key):
-        patched = patch.remove_limit(workspace.read(key), key, dict(_others(workspace, key)))
+    """Remove the rate limit from a workflow."""
+    with _name_in_errors(key):
+        patched = patch.remove_limit(workspace.read(key), key, dict(_read_others(workspace, key)))
     _write_patched(workspace, key, patched)
     return patched
 
 
 def error_handler_of(workspace: Workspace, key: str) -> str:
-    """Return what n8n starts when the workflow fails: `{{@:env:workflows.<key>.id}}`, an id, or "". Without an error
-    workflow in its settings, describe the workflow's own Error Trigger.
+    """Return what n8n starts when the workflow fails: the error workflow in its settings (a placeholder or an id);
+    without one, a description of the workflow's own Error Trigger; without that, "".
     """
     workflow = workspace.read(key)
     own = next((f"its own {node.name!r}" for node in workflow.triggers if node.kind == "errorTrigger"), "")
@@ -116,12 +120,14 @@ def error_handler_of(workspace: Workspace, key: str) -> str:
 
 
 def workflow_reference(key: str) -> str:
-    """Return the placeholder of a workflow's id."""
+    """Return the placeholder that stands for a workflow's id in templates."""
     return f"{{{{@:env:workflows.{key}.id}}}}"
 
 
 def register_error_handler(workspace: Workspace, key: str, handler: str, *, force: bool = False) -> bool:
-    """Register an error workflow inside edit(). Return whether anything changed. `force` replaces another handler."""
+    """Set a workflow's error workflow. Return whether anything changed. Raise WorkspaceError when it has another one,
+    unless `force` is set.
+    """
     if key == handler:
         raise WorkspaceError(f"{key} cannot be its own error handler: its own failures would start it again")
     called = workspace.read(handler)
@@ -140,8 +146,8 @@ def register_error_handler(workspace: Workspace, key: str, handler: str, *, forc
 
 
 @contextmanager
-def _naming(key: str) -> Generator[None]:
-    """Prefix a PatchRefused with the workflow's key, so that a command on many workflows names the refused one."""
+def _name_in_errors(key: str) -> Generator[None]:
+    """Put the workflow's key before the message of a PatchRefused that the block raises."""
     try:
         yield
     except PatchRefused as error:
@@ -154,7 +160,10 @@ def _refuse_primitive(key: str) -> None:
 
 
 def _installed_transport(workspace: Workspace, keys: tuple[str, ...], command: str) -> Transport:
-    """Return the transport of the required primitives. Raise WorkspaceError when one is missing or they differ."""
+    """Return the transport (redis or http) of the primitives `keys`, the installed workflows that acquire and release
+    locks or count hits. Raise WorkspaceError when one is missing, with the command that installs it, or when their
+    transports differ.
+    """
     found = transports(workspace, keys)
     missing = [key for key in keys if key not in found]
     if missing:
@@ -167,12 +176,14 @@ def _installed_transport(workspace: Workspace, keys: tuple[str, ...], command: s
     return next(iter(found.values()))
 
 
-def _refuse_mixed_transports(workspace: Workspace, key: str, patched: Workflow) -> None:
-    """Refuse two transports for one scope: they use different keys, so they would not exclude each other."""
-    for kind, of in (("lock", patch.locks_of), ("limit", patch.limits_of)):
+def _refuse_mixed_transports(workspace: Workspace, key: str, patched: N8nWorkflow) -> None:
+    """Raise PatchRefused when another workflow locks or limits the same scope over another transport. The transports
+    use different keys, so both workflows could hold the lock at once.
+    """
+    for kind, of in (("lock", patch.read_lock_options), ("limit", patch.read_limit_options)):
         mine = of(patched)
-        for other, workflow in _others(workspace, key):
-            with _naming(other):
+        for other, workflow in _read_others(workspace, key):
+            with _name_in_errors(other):
                 theirs = of(workflow)
             if mine and theirs and mine.transport != theirs.transport and _same_scope(mine.scope, theirs.scope):
                 raise PatchRefused(
@@ -186,8 +197,10 @@ def _same_scope(one: str, two: str) -> bool:
     return ParameterText.of(one).canonical == ParameterText.of(two).canonical
 
 
-def _others(workspace: Workspace, key: str) -> Iterator[tuple[str, Workflow]]:
-    """Yield the other workflows that can be read; `validate` reports the rest."""
+def _read_others(workspace: Workspace, key: str) -> Iterator[tuple[str, N8nWorkflow]]:
+    """Yield the other workflows of the workspace, except files that are no valid workflows (`validate` reports
+    those).
+    """
     for other in workspace.keys:
         if other != key:
             try:
@@ -197,7 +210,7 @@ def _others(workspace: Workspace, key: str) -> Iterator[tuple[str, Workflow]]:
 
 
 def _write_patched(workspace: Workspace, key: str, patched: Patched) -> None:
-    """Write the patched workflow, create or delete its companion workflows, and update the settings."""
+    """Write the patched workflow, create or delete the workflows that belong to the patch, and update the settings."""
     workspace.write(key, patched.workflow)
     for other, workflow in patched.others.items():
         if workspace.has(other):
@@ -216,7 +229,9 @@ def _write_patched(workspace: Workspace, key: str, patched: Patched) -> None:
 
 
 def _register(workspace: Workspace, keys: tuple[str, ...]) -> None:
-    """Register the called workflows, because each needs an id in every environment."""
+    """Register the workflows `keys` in every environment where they have no id yet, which gives them an id. They need
+    one, because patched workflows call them by id.
+    """
     for key in keys:
         for env in workspace.environments:
             if not workspace.entry(env, key).get("id"):
@@ -224,8 +239,8 @@ def _register(workspace: Workspace, keys: tuple[str, ...]) -> None:
 
 
 def _register_holder(workspace: Workspace, key: str) -> None:
-    """Give the locked workflow an id, because the lock's holder reports it. A template without one gets a local id,
-    as n8n would assign one on import.
+    """Register the locked workflow in every environment, so that the files built from its template contain a workflow
+    id: the holder of a lock stores the id of its workflow. Do nothing if the template has an id.
     """
     if workspace.read(key).id:
         return
@@ -235,8 +250,11 @@ def _register_holder(workspace: Workspace, key: str) -> None:
 
 
 def _unregister_holder(workspace: Workspace, key: str) -> None:
-    """Remove the id that only the lock needed: no other workflow refers to it, and n8n did not assign it."""
-    if any(("env", f"workflows.{key}.id") in placeholders(workflow.data) for _, workflow in _others(workspace, key)):
+    """Undo `_register_holder`, unless another workflow refers to the id or n8n has assigned it."""
+    if any(
+        ("env", f"workflows.{key}.id") in find_placeholders(workflow.data)
+        for _, workflow in _read_others(workspace, key)
+    ):
         return
     for env in workspace.environments:
         entry = workspace.entry(env, key)

@@ -18,14 +18,16 @@ SCOPES = "lockScopes"
 
 #: The longest workflow id that n8n's database accepts.
 LONGEST_ID = 16
-#: The prefix of generated ids. They work for imports; creating the workflow through n8n's API replaces them.
+#: The prefix of generated ids. A file with such an id can be imported into n8n; a push replaces it with n8n's own id.
 LOCAL = "local-"
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def check_key(key: str, what: str = "workflow key") -> str:
-    """Return the key when it is safe in a file path and in a dotted placeholder; otherwise raise WorkspaceError."""
+    """Return the key when it is safe in a file path and in a placeholder such as `workflows.<key>.id`; otherwise raise
+    WorkspaceError.
+    """
     if not _KEY.fullmatch(key):
         raise WorkspaceError(
             f"{key!r} is not a valid {what}: use up to 100 letters, digits, _ and -, starting with a letter or digit"
@@ -50,20 +52,22 @@ def local_id() -> str:
     return LOCAL + "".join(secrets.choice(letters) for _ in range(LONGEST_ID - len(LOCAL)))
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings recursively; any other value in `over` replaces the one in `base`."""
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over`. Mappings are merged recursively; other values are replaced."""
     made = dict(base)
     for key, value in over.items():
         below = made.get(key)
         if is_mapping(below) and is_mapping(value):
-            made[key] = merged(below, value)
+            made[key] = merge(below, value)
         elif not (is_mapping(below) and value is None):  # an empty `workflows:` removes nothing
             made[key] = value
     return made
 
 
 def look_up(settings: Any, path: str) -> Any:
-    """Return the value at a dotted path; numbers index lists. Raise LookupError."""
+    """Return the value at a dotted path such as `workflows.a.id`; a number is an index into a list. Raise LookupError
+    with the missing part.
+    """
     for part in path.split("."):
         if is_mapping(settings) and part in settings:
             settings = settings[part]
@@ -84,7 +88,9 @@ def scopes_of(settings: Mapping[str, Any], source: str) -> tuple[str, ...]:
 
 
 def entry_of(settings: Mapping[str, Any], table: str, key: str) -> dict[str, Any]:
-    """Return `workflows.<key>` or `credentials.<key>`; empty when it is absent."""
+    """Return the entry `<table>.<key>` of the settings, such as `workflows.<key>` or `credentials.<key>`; an empty dict
+    when it is absent.
+    """
     entries = settings.get(table)
     found = entries.get(key) if is_mapping(entries) else None
     return dict(found) if is_mapping(found) else {}

@@ -1,4 +1,6 @@
-"""Pending file changes of one command: reads fall through to the disk, writes stay in memory, and a diff shows both."""
+"""The files of a workspace during one command: reads see the disk and the command's own writes, and writes stay in
+memory until the commit.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from typing import Literal
 from backstay.errors import WorkspaceError
 
 Action = Literal["create", "update", "delete"]
-#: The folder for the workspace's lock file and the journal of an interrupted command.
+#: The folder for the workspace's lock file and for the journal, with which an interrupted command is rolled back.
 PRIVATE = ".backstay"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One file before and after a change. None: the file does not exist."""
+class FileChange:
+    """A file's content before and after a change. None: the file does not exist."""
 
     path: str
     before: bytes | None
@@ -43,7 +45,7 @@ def _lines(side: bytes | None) -> list[str]:
 
 @dataclass(slots=True)
 class Files:
-    """A workspace's files with one command's changes on top. Paths are relative and use `/`."""
+    """A workspace's files, including the pending changes of one command. Paths are relative and use `/`."""
 
     root: Path
     _before: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
@@ -52,7 +54,7 @@ class Files:
     _original: dict[str, bytes | None] = field(default_factory=dict[str, "bytes | None"])
 
     def read(self, path: str) -> bytes | None:
-        """Return the file's content including pending changes; None when it does not or will not exist."""
+        """Return the file's content after the pending changes; None when it does not exist then."""
         if path in self._after:
             return self._after[path]
         return self._on_disk(path)
@@ -82,20 +84,22 @@ class Files:
         return sorted(name.removesuffix(suffix) for name in found if name.endswith(suffix) and name[0] != ".")
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[FileChange]:
         """The pending changes, in the order in which they were made."""
         return self._since(self._before)
 
     @property
-    def all_changes(self) -> list[Change]:
-        """The pending changes together with those that checkpoints have already written."""
+    def all_changes(self) -> list[FileChange]:
+        """The pending changes, and those that this command has already written to disk (`Workspace.checkpoint`)."""
         return self._since({**self._before, **self._original})
 
-    def _since(self, before: dict[str, bytes | None]) -> list[Change]:
-        return [Change(path, before[path], content) for path, content in self._after.items() if content != before[path]]
+    def _since(self, before: dict[str, bytes | None]) -> list[FileChange]:
+        return [
+            FileChange(path, before[path], content) for path, content in self._after.items() if content != before[path]
+        ]
 
     def mark_written(self) -> None:
-        """Mark all pending changes as written."""
+        """Record that a checkpoint has written all pending changes to disk."""
         self._original = {**self._before, **self._original}
         self._before.update(self._after)
 
@@ -103,7 +107,8 @@ class Files:
         return "".join(change.diff() for change in self.changes)
 
     def _on_disk(self, path: str) -> bytes | None:
-        """Read a file once. The command decides on this content, and the commit compares with it (detects a lost
+        """Return the content that the file had on disk when this command first read it. The commit reads the file
+        again: if the content has changed since, another process wrote it, and a commit would overwrite that (lost
         update).
         """
         if path not in self._before:

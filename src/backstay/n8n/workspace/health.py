@@ -1,62 +1,64 @@
-"""Offline health checks of a workspace: transports, primitives, registered scopes and ids. Read-only."""
+"""Health checks of a workspace's files, without a connection to n8n: all primitives use one transport (Redis or HTTP)
+and are current, lock scopes are registered in the settings, placeholders can be resolved. Read-only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from backstay.errors import N8nError, PatchRefused
-from backstay.n8n.patch.patch import limits_of, locks_of
+from backstay.n8n.patch.patch import read_limit_options, read_lock_options
 from backstay.n8n.patch.scope import read_scope
 from backstay.n8n.primitives import KEYS, VERSION, identify
-from backstay.n8n.sync.doctor import Check
+from backstay.n8n.sync.doctor import HealthCheck
 from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace.install import transports
 from backstay.n8n.workspace.workspace import Workspace
 
 
-def examine(workspace: Workspace, env: str) -> list[Check]:
-    """Return the checks, each finding once. Findings never raise."""
-    found: dict[tuple[str, str], Check] = {}
+def examine(workspace: Workspace, env: str) -> list[HealthCheck]:
+    """Return the problems of the workspace, each once, or one check with level `ok`. A problem never raises."""
+    found: dict[tuple[str, str], HealthCheck] = {}
     for check in (*_primitives(workspace), *_locks(workspace, env), *_ids(workspace, env)):
         found.setdefault((check.name, check.message), check)
-    return [*found.values()] or [Check("workspace", "ok", f"nothing is missing for {env}")]
+    return [*found.values()] or [HealthCheck("workspace", "ok", f"nothing is missing for {env}")]
 
 
-def _primitives(workspace: Workspace) -> Iterator[Check]:
+def _primitives(workspace: Workspace) -> Iterator[HealthCheck]:
     try:
         found = transports(workspace)
     except N8nError as error:
-        yield Check("primitives", "error", str(error), "run create-lock --force-overwrite to rewrite them")
+        yield HealthCheck("primitives", "error", str(error), "run create-lock --force-overwrite to rewrite them")
         return
     if len(set(found.values())) > 1:
         mixed = ", ".join(f"{key} {transport}" for key, transport in found.items())
-        yield Check(
+        yield HealthCheck(
             "primitives", "error", f"the transports do not share locks: {mixed}", "run create-lock --force-overwrite"
         )
     for key in KEYS:
         identity = identify(workspace.read(key)) if key in found else None
         if identity is not None and identity.version < VERSION:
             what = f"installed version {identity.version}, current version {VERSION}"
-            yield Check(f"workflow {key}", "warning", what, "run create-lock --force-overwrite")
+            yield HealthCheck(f"workflow {key}", "warning", what, "run create-lock --force-overwrite")
 
 
-def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
+def _locks(workspace: Workspace, env: str) -> Iterator[HealthCheck]:
     registered = workspace.scopes(env)
     for key in workspace.keys:
         name = f"workflow {key}"
         try:
             workflow = workspace.read(key)
-            options = locks_of(workflow)
-            limits_of(workflow)
+            options = read_lock_options(workflow)
+            read_limit_options(workflow)
             static = read_scope(options.scope).static if options else None
         except (N8nError, PatchRefused) as error:
-            yield Check(name, "error", str(error), "backstay n8n validate shows details")
+            yield HealthCheck(name, "error", str(error), "backstay n8n validate shows details")
             continue
-        # Over http clean-up asks the server, which knows the locks of an execution.
+        # Over http no scope needs registration: the server knows the locks of a failed execution.
         if options is None or options.transport == "http":
             continue
         if static is None:
-            yield Check(
+            yield HealthCheck(
                 name,
                 "warning",
                 f"its scope {options.scope} differs between runs: clean-up after a failure finds only values that"
@@ -64,7 +66,7 @@ def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
                 f"backstay n8n scopes add VALUE --env {env}, or rely on the TTL of {options.ttl_seconds} s",
             )
         elif static not in registered:
-            yield Check(
+            yield HealthCheck(
                 name,
                 "warning",
                 f"its scope {static!r} is not in {envs.SCOPES} of {env}: clean-up after a failure does not check it",
@@ -72,19 +74,19 @@ def _locks(workspace: Workspace, env: str) -> Iterator[Check]:
             )
 
 
-def _ids(workspace: Workspace, env: str) -> Iterator[Check]:
+def _ids(workspace: Workspace, env: str) -> Iterator[HealthCheck]:
     for key in workspace.keys:
         try:
             workspace.hydrate(env, key)
         except N8nError as error:
-            yield Check(f"workflow {key}", "error", str(error), "backstay n8n hydrate reports the same")
+            yield HealthCheck(f"workflow {key}", "error", str(error), "backstay n8n hydrate reports the same")
     for key in workspace.credentials(env):
         entry = workspace.entry(env, key, "credentials")
         if str(entry.get("id", "")).startswith(envs.LOCAL):
             command = (
                 f"backstay n8n manage-credentials create --env {env} --key {key} --type {entry.get('type') or 'TYPE'}"
             )
-            yield Check(
+            yield HealthCheck(
                 f"credential {key}",
                 "warning",
                 "its id is a local one, not n8n's",

@@ -28,7 +28,7 @@ from backstay.n8n.workspace.json_layout import read as read_json
 FILES = ("txt", "json", "html", "js", "py")
 KINDS = ("env", "uuid", *FILES)
 PLACEHOLDER = re.compile(r"\{\{\s*@:([A-Za-z]+):([^{}]*?)\s*\}\}")
-#: A malformed placeholder.
+#: Matches the start of a placeholder. Where it still matches after hydration, the placeholder was malformed.
 _ATTEMPT = re.compile(r"\{\{\s*@")
 _STRING_OR_PLACEHOLDER = re.compile(rf'"(?:[^"\\]|\\.)*"|{PLACEHOLDER.pattern}', re.DOTALL)
 
@@ -38,14 +38,17 @@ _WEB = re.compile(r"https?://[^\s/?#]+(?:/[^\s?#]*)?")
 
 #: The namespace of all generated UUIDs.
 _UUID_NAMESPACE = uuid.UUID("6f1d4f0e-6a53-5d5e-9f1f-0b7a3c4f2a10")
-#: The include depth limit. Direct recursion is reported by name before it is reached.
+#: The longest chain of files of which each includes the next one. For a file that includes itself there is another
+#: error message.
 DEEPEST = 10
-_COMPACT = Layout(indent=None, comma=",", colon=":", behind="")
+_COMPACT = Layout(indent=None, comma=",", colon=":", after="")
 
 
 @dataclass(slots=True)
 class Hydration:
-    """Resolves one template for one environment. `--strict` turns `warnings` into errors."""
+    """Resolves the placeholders of one template for one environment. `warnings`: empty values and malformed
+    placeholders.
+    """
 
     env: str
     key: str
@@ -60,20 +63,22 @@ class Hydration:
 
     def template(self, text: str) -> str:
         """Return the template's JSON text with all placeholders resolved."""
-        made = _STRING_OR_PLACEHOLDER.sub(self._piece, text)
+        made = _STRING_OR_PLACEHOLDER.sub(self._resolve_piece, text)
         if _ATTEMPT.search(made):
-            self._look_for_attempts(made)
+            self._warn_of_malformed(made)
         return made
 
-    def _piece(self, found: re.Match[str]) -> str:
+    def _resolve_piece(self, found: re.Match[str]) -> str:
         if not found[0].startswith('"'):
             return _COMPACT.write(self._value(found[1], found[2], ()))
         if "@:" not in found[0]:
             return found[0]
-        return PLACEHOLDER.sub(lambda one: _escaped(self._text(one[1], one[2], ())), found[0])
+        return PLACEHOLDER.sub(lambda one: _escape(self._text(one[1], one[2], ())), found[0])
 
-    def _inner(self, text: str, chain: tuple[str, ...]) -> str:
-        """Resolve the placeholders of an included file."""
+    def _resolve_included(self, text: str, chain: tuple[str, ...]) -> str:
+        """Resolve the placeholders in the text of an included file. `chain`: the paths of the files that include one
+        another, from the one that the template includes to this one.
+        """
         return PLACEHOLDER.sub(lambda one: self._text(one[1], one[2], chain), text)
 
     def _text(self, kind: str, what: str, chain: tuple[str, ...]) -> str:
@@ -100,8 +105,8 @@ class Hydration:
             text = self.file(what)
         except WorkspaceError as error:
             raise WorkspaceError(f"{where}: {shown}: {error}") from error
-        text = self._inner(text, (*chain, what))
-        return _parsed(text, f"{where}: {shown}") if kind == "json" else text
+        text = self._resolve_included(text, (*chain, what))
+        return _parse_json(text, f"{where}: {shown}") if kind == "json" else text
 
     def _setting(self, path: str, shown: str, where: str) -> Any:
         try:
@@ -123,32 +128,32 @@ class Hydration:
             return str(value).rstrip("/")
         return value
 
-    def _look_for_attempts(self, made: str) -> None:
+    def _warn_of_malformed(self, made: str) -> None:
         for found in _ATTEMPT.finditer(made):
             shown = made[found.start() : found.start() + 40].partition("\n")[0]
             self.warnings.append(f"{self.source}: {shown!r} looks like a placeholder but is not valid")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     try:
         return read_json(text, where)[0]
     except ValueError as error:
         raise WorkspaceError(f"{error}") from error
 
 
-def placeholders(data: Any) -> set[tuple[str, str]]:
+def find_placeholders(data: Any) -> set[tuple[str, str]]:
     """Return every placeholder in a template's data as (kind, name)."""
     found: set[tuple[str, str]] = set()
     if is_mapping(data):
         for key, value in data.items():
-            found |= placeholders(key) | placeholders(value)
+            found |= find_placeholders(key) | find_placeholders(value)
     elif is_list(data):
         for value in data:
-            found |= placeholders(value)
+            found |= find_placeholders(value)
     elif isinstance(data, str):
         found |= {(one[1], one[2].strip()) for one in PLACEHOLDER.finditer(data)}
     return found

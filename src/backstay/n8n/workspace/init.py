@@ -44,15 +44,21 @@ IGNORED = """\
 """
 
 
+#: Lines of the workspace's .gitignore.
+SECRETS_IGNORED = (".env", ".env.*", "!.env.example")
+
+
 def check_location(root: Path) -> None:
-    """Raise WorkspaceError when a file blocks one of the workspace's folders."""
+    """Raise WorkspaceError when a file exists where the workspace needs a folder."""
     for place in (root, root / CONFIG, root / TEMPLATES, root / BUILD):
         if place.exists() and not place.is_dir():
             raise WorkspaceError(f"{place} is a file, but a workspace needs a folder there")
 
 
 def create_missing_files(workspace: Workspace, environments: list[str], url: str = N8N_URL) -> None:
-    """Create the missing files inside edit(). Existing files are not changed."""
+    """Create the files that a workspace with these environments needs. Existing files are not changed. Call it inside
+    `workspace.edit()`.
+    """
     texts = {
         envs.path_of(envs.COMMON): COMMON,
         envs.path_of(envs.ORDER): ORDER,
@@ -64,3 +70,14 @@ def create_missing_files(workspace: Workspace, environments: list[str], url: str
     for path, text in texts.items():
         if not workspace.files.exists(path):
             workspace.files.write(path, text.encode())
+    _ignore_secrets(workspace)
+
+
+def _ignore_secrets(workspace: Workspace) -> None:
+    """Have git ignore .env files. If there is a .gitignore already, its lines stay and the missing ones are added."""
+    known = workspace.files.read(".gitignore") or b""
+    missing = [line for line in SECRETS_IGNORED if line.encode() not in known.splitlines()]
+    if missing:
+        gap = b"\n" if known and not known.endswith(b"\n") else b""
+        added = "".join(f"{line}\n" for line in ("# Files with API keys and passwords.", *missing))
+        workspace.files.write(".gitignore", known + gap + added.encode())

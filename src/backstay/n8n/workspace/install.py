@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from backstay.errors import BadWorkflow, PatchRefused, WorkspaceError
 from backstay.n8n.json_types import is_mapping
-from backstay.n8n.model import Workflow
-from backstay.n8n.patch.patch import limits_of, locks_of
-from backstay.n8n.primitives import KEYS, VERSION, Identity, Transport, identify, primitive
+from backstay.n8n.model import N8nWorkflow
+from backstay.n8n.patch.patch import read_limit_options, read_lock_options
+from backstay.n8n.primitives import KEYS, VERSION, PrimitiveIdentity, Transport, identify, primitive
 from backstay.n8n.workspace import environments as envs
-from backstay.n8n.workspace.hydrate import placeholders
+from backstay.n8n.workspace.hydrate import find_placeholders
 from backstay.n8n.workspace.workspace import Workspace
 
 LOCK_PAIR = ("lock_acquisition", "lock_release")
@@ -38,16 +38,18 @@ class Installed:
 
 
 def transports(workspace: Workspace, keys: Iterable[str] = KEYS) -> dict[str, Transport]:
-    """Return the installed primitives with their transports. Files that are not Backstay's primitives are skipped."""
+    """Return the transport (redis or http) of each installed primitive, by the primitive's key, such as
+    `lock_acquisition`. A file that has a primitive's name but contains another workflow is skipped.
+    """
     found: dict[str, Transport] = {}
     for key in keys:
-        identity = _identity(workspace, key)
+        identity = _identify(workspace, key)
         if identity is not None:
             found[key] = identity.transport
     return found
 
 
-def _identity(workspace: Workspace, key: str) -> Identity | None:
+def _identify(workspace: Workspace, key: str) -> PrimitiveIdentity | None:
     try:
         found = identify(workspace.read(key)) if workspace.has(key) else None
     except BadWorkflow:
@@ -64,7 +66,9 @@ def create_lock(
     rate_limit: bool = False,
     force: bool = False,
 ) -> Installed:
-    """Install the lock pair, and the others when requested, and register them in each environment. Inside edit()."""
+    """Install the primitives lock_acquisition and lock_release and, when requested, those for error handling and rate
+    limits. Register them in each environment. Call it inside `workspace.edit()`.
+    """
     keys = (*LOCK_PAIR, *([ERROR_HANDLER] if error_handler else []), *([RATE_LIMIT] if rate_limit else []))
     there = transports(workspace)
     chosen = choose_transport(there, transport)
@@ -87,7 +91,9 @@ def choose_transport(there: dict[str, Transport], wanted: Transport | None) -> T
 
 
 def copy_primitives(workspace: Workspace, keys: Iterable[str], transport: Transport, *, force: bool) -> Installed:
-    """Copy the template files inside edit(). Existing files are kept unless forced."""
+    """Copy the primitives as templates. Existing files are kept, unless `force` is set. Call it inside
+    `workspace.edit()`.
+    """
     written: list[str] = []
     kept: list[str] = []
     warnings: list[str] = []
@@ -103,9 +109,9 @@ def copy_primitives(workspace: Workspace, keys: Iterable[str], transport: Transp
 
 
 def _keep_warnings(workspace: Workspace, key: str, transport: Transport) -> list[str]:
-    """Return warnings about an existing file that is kept."""
+    """Return the warnings for an existing file that was not replaced: another workflow, transport or version."""
     path = workspace.template_path(key)
-    identity = _identity(workspace, key)
+    identity = _identify(workspace, key)
     if identity is None:
         return [f"{path} is not one of Backstay's primitives and was kept; --force-overwrite replaces it"]
     if identity.transport != transport:
@@ -119,7 +125,9 @@ def _keep_warnings(workspace: Workspace, key: str, transport: Transport) -> list
 def _refuse_mixed_transports(
     workspace: Workspace, there: dict[str, Transport], keys: tuple[str, ...], chosen: Transport, *, force: bool
 ) -> None:
-    """Refuse a second transport in one workspace: locks of one transport do not exclude those of the other."""
+    """Raise WorkspaceError when the workspace already uses another transport. Locks of one transport do not exclude
+    those of the other.
+    """
     other = {key: one for key, one in there.items() if one != chosen and not (force and key in keys)}
     if other:
         names = ", ".join(sorted(other))
@@ -137,10 +145,12 @@ def _refuse_mixed_transports(
 
 
 def transport_of(workspace: Workspace, key: str) -> Transport | None:
-    """Return the transport of a workflow's lock or limit; None when it has neither or cannot be read."""
+    """Return the transport (redis or http) of the lock or limit that was added to the workflow `key`. None when the
+    workflow has neither or cannot be read.
+    """
     try:
         workflow = workspace.read(key)
-        found = locks_of(workflow) or limits_of(workflow)
+        found = read_lock_options(workflow) or read_limit_options(workflow)
     except ValueError:  # not a valid workflow: `validate` reports it
         return None
     except PatchRefused as error:
@@ -148,10 +158,10 @@ def transport_of(workspace: Workspace, key: str) -> Transport | None:
     return found.transport if found else None
 
 
-def _add_missing_settings(workspace: Workspace, env: str, workflow: Workflow) -> None:
+def _add_missing_settings(workspace: Workspace, env: str, workflow: N8nWorkflow) -> None:
     """Add the settings that a primitive reads and the environment lacks."""
     types = _credential_types(workflow)
-    for kind, path in sorted(placeholders(workflow.data)):
+    for kind, path in sorted(find_placeholders(workflow.data)):
         found = _CREDENTIAL.fullmatch(path) if kind == "env" else None
         if found and not workspace.entry(env, found[1], "credentials").get("id"):
             name = CREDENTIAL_NAMES.get(found[1], found[1])
@@ -163,13 +173,13 @@ def _add_missing_settings(workspace: Workspace, env: str, workflow: Workflow) ->
                 workspace.set(env, ("backstay", "url"), BACKSTAY_URL)
 
 
-def _credential_types(workflow: Workflow) -> dict[str, str]:
-    """Return n8n's credential type for each credential name that the templates use."""
+def _credential_types(workflow: N8nWorkflow) -> dict[str, str]:
+    """Return n8n's credential type for each credential name that the workflow uses."""
     found: dict[str, str] = {}
     for node in workflow.nodes:
         used = node.data.get("credentials")
         for kind, reference in used.items() if is_mapping(used) else ():
-            for _, path in placeholders(reference):
+            for _, path in find_placeholders(reference):
                 if named := _CREDENTIAL.fullmatch(path):
                     found[named[1]] = kind
     return found

@@ -1,8 +1,8 @@
-"""Atomic multi-file commits: all files change or none, also when the process is killed.
+"""Atomic commits of several files: all change or none, even if the process is killed.
 
 A commit saves the old contents, writes a journal, writes the new contents to staging files, renames these into place,
-and deletes the journal. A command that finds a journal rolls the interrupted commit back, because that command never
-reported success. A file that another process has changed since is not touched; the error names it.
+and deletes the journal. The next command that finds a journal rolls the interrupted commit back. If another process has
+changed one of its files in the meantime, nothing is rolled back, and the error names that file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from backstay.errors import WorkspaceError
-from backstay.n8n.workspace.files import PRIVATE, Change, read_content, resolve_inside
+from backstay.n8n.workspace.files import PRIVATE, FileChange, read_content, resolve_inside
 
-#: Seconds to wait for another command. Only a command that waits for a slow n8n holds the lock for nearly as long.
+#: Seconds that a command waits while another command runs in the same workspace. Commands are shorter than that, unless
+#: n8n responds slowly.
 LOCK_TIMEOUT = 20.0
 LOCK_POLL_SECONDS = 0.02
 
@@ -37,10 +38,10 @@ _READ_ONLY_ERRNOS = (errno.EROFS, errno.EACCES, errno.EPERM)
 def exclusive(
     root: Path, *, timeout: float = LOCK_TIMEOUT, read_only: bool = False
 ) -> Generator[list[str], None, None]:
-    """Hold the workspace's exclusive lock, so that commands run one at a time. Yield the files that recovery rolled
-    back.
+    """Hold the workspace's exclusive lock, so that commands run one at a time. First roll back a command that was
+    interrupted, and yield the paths of the files that this restored.
 
-    A `read_only` command falls back to a shared lock where the folder is not writable.
+    `read_only`: in a folder that is not writable, hold a shared lock instead of raising WorkspaceError.
     """
     own = root / PRIVATE
     try:
@@ -90,12 +91,14 @@ def _acquire_flock(handle: int, root: Path, timeout: float, kind: int) -> None:
 
 
 def is_pending(root: Path) -> bool:
-    """Whether an interrupted command has not been rolled back yet."""
+    """Whether a command was interrupted and not rolled back yet."""
     return (root / PRIVATE / JOURNAL).exists()
 
 
-def commit(root: Path, changes: Sequence[Change]) -> None:
-    """Write the changes atomically, under `exclusive`. Raise WorkspaceError, with nothing changed."""
+def commit(root: Path, changes: Sequence[FileChange]) -> None:
+    """Write all changes or none; call it under `exclusive`. Raise WorkspaceError when that fails or when another
+    process has changed one of the files; then nothing has changed.
+    """
     for change in changes:
         if read_content(resolve_inside(root, change.path), change.path) != change.before:
             raise WorkspaceError(f"{change.path} was changed by another process in the meantime; nothing was changed")
@@ -124,7 +127,7 @@ def commit(root: Path, changes: Sequence[Change]) -> None:
 
 
 def recover(root: Path) -> list[str]:
-    """Roll back an interrupted commit. Return the files it affected."""
+    """Roll back an interrupted commit, if there is one. Return the paths of the files that belong to it."""
     own = root / PRIVATE
     journal = own / JOURNAL
     if not journal.exists():
@@ -150,7 +153,7 @@ def recover(root: Path) -> list[str]:
     return [entry["path"] for entry in entries]
 
 
-def _save_originals(own: Path, changes: Sequence[Change]) -> None:
+def _save_originals(own: Path, changes: Sequence[FileChange]) -> None:
     """Write the old contents, then the journal that refers to them, with fsync in this order."""
     undo = own / UNDO
     undo.mkdir(exist_ok=True)
@@ -173,7 +176,7 @@ def _save_originals(own: Path, changes: Sequence[Change]) -> None:
     _sync(own)
 
 
-def _stage(place: Path, change: Change) -> None:
+def _stage(place: Path, change: FileChange) -> None:
     if change.after is None:
         return
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Detect and reproduce the layout of a JSON file, so that rewriting changes only the changed data."""
+"""Detect and reproduce the layout of a JSON file, so that a rewritten file differs only in the changed data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _INDENT = re.compile(r"\n([ \t]+)\S")
 
 
-class Literal(float):
+class NumberLiteral(float):
     """A number that keeps its spelling in the file: `1.0` and `1e3` are written as they were read."""
 
     text: str
@@ -31,7 +31,9 @@ class Literal(float):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Indentation (None: one line), separators, escaping, line ends, and the text before and after the document."""
+    """How a JSON file is written: indentation (None: on one line), separators, escaping, line ends, and the text before
+    and after the document.
+    """
 
     indent: str | None = "  "
     comma: str = ","
@@ -39,14 +41,14 @@ class Layout:
     ascii_only: bool = False
     newline: str = "\n"
     before: str = ""
-    behind: str = "\n"
+    after: str = "\n"
 
     def write(self, data: Any) -> str:
         """Return the text of the whole file."""
         text = "".join(self._pieces(data, "\n"))
         if self.newline != "\n":
             text = text.replace("\n", self.newline)
-        return f"{self.before}{text}{self.behind}"
+        return f"{self.before}{text}{self.after}"
 
     def _pieces(self, data: Any, line: str) -> list[str]:
         if is_mapping(data):
@@ -72,7 +74,7 @@ class Layout:
         return pieces
 
     def _scalar(self, data: Any) -> str:
-        if isinstance(data, Literal):
+        if isinstance(data, NumberLiteral):
             return data.text
         if not isinstance(data, str):
             return json.dumps(data, allow_nan=False)
@@ -84,7 +86,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim(Layout):
-    """Writes the original text as long as the data is unchanged, and a plain layout after a change."""
+    """The layout of a file whose text cannot be reproduced from the options of `Layout`. Unchanged data is written as
+    the original text. Changed data is written with the options that come closest to it.
+    """
 
     text: str = ""
     plain: str = ""
@@ -100,7 +104,7 @@ class Verbatim(Layout):
 
 
 def read(text: str, source: str) -> tuple[Any, Layout, bool]:
-    """Parse a JSON text. Return the data, its layout, and whether a plain layout reproduces the text exactly."""
+    """Parse a JSON text. Return the data, its layout, and whether a `Layout` reproduces the text exactly."""
     before = BOM if text.startswith(BOM) else ""
     body = text[len(before) :]
     try:
@@ -122,16 +126,16 @@ def _layout(body: str, before: str) -> Layout:
     newline = "\r\n" if "\r\n" in body else "\n"
     core = body.rstrip()
     head = before + body[: len(body) - len(body.lstrip())]
-    behind = body[len(core) :]
+    after = body[len(core) :]
     core = core.lstrip().replace("\r\n", "\n")
     indented = _INDENT.search(core)
     ascii_only = core.isascii() and re.search(r"\\u(?!00[01])[0-9a-f]{4}", core) is not None
     if indented:
         colon = ": " if re.search(r'\n\s*"(?:\\.|[^"\\])*": ', core) else ":"
-        return Layout(indented[1], ",", colon, ascii_only, newline, head, behind)
+        return Layout(indented[1], ",", colon, ascii_only, newline, head, after)
     spaced = re.match(r'\{"(?:\\.|[^"\\])*": ', core) is not None
     comma = ", " if spaced and re.search(r', "', core) else ","
-    return Layout(None, comma, ": " if spaced else ":", ascii_only, newline, head, behind)
+    return Layout(None, comma, ": " if spaced else ":", ascii_only, newline, head, after)
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -144,14 +148,14 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> float:
-    number = Literal(text)
+    number = NumberLiteral(text)
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"the number {text} is too large")
     return number
 
 
 def _integer(text: str) -> int | float:
-    return Literal(text) if text == "-0" else int(text)
+    return NumberLiteral(text) if text == "-0" else int(text)
 
 
 def _no_number(text: str) -> float:

@@ -14,7 +14,7 @@ from backstay.n8n.workspace.json_layout import BOM
 from backstay.n8n.workspace.yaml_tree import compose, contents, end_of, entries_of, is_block, plain, table
 from backstay.n8n.workspace.yaml_writer import block, flow, scalar
 
-#: Bytes. No hand-written settings file is this large.
+#: The largest settings file that is read, in bytes. No hand-written file is this large.
 LARGEST = 1_000_000
 
 Path = tuple[str, ...]
@@ -46,8 +46,8 @@ class SettingsFile:
 
     def set(self, path: Path, value: Any) -> None:
         """Set the value at a path of keys, creating missing mappings."""
-        depth, node = self._reach(path)
-        wanted = _with(self.data, path, value, self.source)
+        depth, node = self._find_deepest(path)
+        wanted = _set_in(self.data, path, value, self.source)
         if depth == len(path):
             if wanted == self.data:
                 return
@@ -60,12 +60,12 @@ class SettingsFile:
         self._reread(wanted, f"set {'.'.join(path)}")
 
     def remove(self, path: Path) -> None:
-        """Remove the value at a path; a missing path is ignored."""
-        depth, _ = self._reach(path)
+        """Remove the key at a path with its value. A path that does not exist is ignored."""
+        depth, _ = self._find_deepest(path)
         if depth < len(path):
             return
-        _, parent = self._reach(path[:-1])
-        wanted = _without(self.data, path)
+        _, parent = self._find_deepest(path[:-1])
+        wanted = _remove_from(self.data, path)
         entries = parent.value
         place = next(at for at, (key, _) in enumerate(entries) if key.value == path[-1])
         if parent.flow_style or (len(entries) == 1 and path[:-1]):
@@ -77,8 +77,10 @@ class SettingsFile:
 
     # ── text edits ──
 
-    def _reach(self, path: Path) -> tuple[int, Any]:
-        """Return how many keys of the path exist, and the deepest existing node."""
+    def _find_deepest(self, path: Path) -> tuple[int, Any]:
+        """Follow the path as far as it exists. Return the number of its keys that exist, and the YAML node of the last
+        one.
+        """
         node = self._root
         for depth, key in enumerate(path):
             found = next((value for name, value in entries_of(node) if name.value == key), None)
@@ -88,30 +90,30 @@ class SettingsFile:
         return len(path), node
 
     def _add(self, node: Any, above: Path, key: str, value: Any) -> None:
-        if node is None:  # an empty file, or only comments
+        if node is None:  # the file is empty or has only comments
             text = self._text
             if text and not text.endswith("\n"):
                 text += self._newline
             self._text = text + self._lines({key: value}, 0)
         elif entries_of(node) and not node.flow_style:
             column = node.start_mark.column
-            place = self._behind_comments(self._line_end(end_of(*node.value[-1])), column)
+            place = self._end_of_comments(self._line_end(end_of(*node.value[-1])), column)
             self._insert_line(place, self._lines({key: value}, column))
-        else:  # `{}`, `{a: 1}`, or no value after the colon
+        else:  # the mapping is in flow style (`{}`, `{a: 1}`), or the key has no value
             self._replace(node, {**(_at(self.data, above) or {}), key: value}, above)
 
     def _replace(self, node: Any, value: Any, path: Path) -> None:
         """Replace a key's value. A non-empty mapping or list in flow style (`{a: 1}`, `[1]`) stays in flow style."""
         start, end = node.start_mark.index, node.end_mark.index
         empty = node.id == "scalar" and start == end
-        if empty:  # the key has no value: the marks of its node point to the next token
-            start = end = self._behind_colon(path)
+        if empty:  # a key without a value: its node has the position of the next token
+            start = end = self._after_colon(path)
         if not isinstance(value, (dict, list)) or not value:
             if not is_block(node):
                 self._text = self._text[:start] + (" " if empty else "") + scalar(value) + self._text[end:]
                 return
             self._cut(self._line_start(start), self._line_end(end_of(node, node)))
-            colon = self._behind_colon(path)
+            colon = self._after_colon(path)
             self._text = f"{self._text[:colon]} {scalar(value)}{self._text[colon:]}"
             return
         if not is_block(node) and contents(node):
@@ -146,15 +148,17 @@ class SettingsFile:
         self._cut(self._line_start(node.start_mark.index), self._line_end(end_of(node, node)))
         self._insert_line(self._line_start(node.start_mark.index), self._lines(value, column))
 
-    def _behind_colon(self, path: Path) -> int:
+    def _after_colon(self, path: Path) -> int:
         return self._text.index(":", self._key(path).end_mark.index) + 1
 
     def _key(self, path: Path) -> Any:
-        _, parent = self._reach(path[:-1])
+        _, parent = self._find_deepest(path[:-1])
         return next(name for name, _ in entries_of(parent) if name.value == path[-1])
 
     def _column(self, path: Path) -> int:
-        """Return the column of a path's key; its value is indented by two more."""
+        """Return the column at which the key of the path's last element starts. The lines below it that contain its
+        value start two columns further right.
+        """
         return int(self._key(path).start_mark.column) if path else -2
 
     def _cut(self, start: int, end: int) -> None:
@@ -168,8 +172,10 @@ class SettingsFile:
             place = self._text.index("\n", place) + 1
         self._text = self._text[:place] + lines + self._text[place:]
 
-    def _behind_comments(self, place: int, column: int) -> int:
-        """Return the end of the following comments that belong to the entry above, which are indented deeper."""
+    def _end_of_comments(self, place: int, column: int) -> int:
+        """Return the index after the comment lines that follow the line at `place`, as far as they are indented deeper
+        than `column`: such comments belong to the entry before them.
+        """
         for line in self._text[place:].splitlines(keepends=True)[1:]:
             bare = line.strip()
             if not bare.startswith("#") or len(line) - len(line.lstrip(" ")) <= column:
@@ -181,7 +187,7 @@ class SettingsFile:
         return self._text.rfind("\n", 0, place) + 1
 
     def _line_end(self, place: int) -> int:
-        """Return the index before the line's end, which may be two characters."""
+        """Return the index where the line that contains `place` ends: before its LF or CRLF."""
         end = self._text.find("\n", place)
         end = len(self._text) if end < 0 else end
         return end - 1 if end and self._text[end - 1] == "\r" else end
@@ -205,21 +211,21 @@ class SettingsFile:
             raise WorkspaceError(f"{self.source}: cannot {what} without changing other lines; edit the file by hand")
 
 
-def _with(data: dict[str, Any], path: Path, value: Any, source: str) -> dict[str, Any]:
+def _set_in(data: dict[str, Any], path: Path, value: Any, source: str) -> dict[str, Any]:
     key, *rest = path
     inner = data.get(key)
     if not rest:
         return {**data, key: value}
     if inner is not None and not is_mapping(inner):
         raise WorkspaceError(f"{source}: {key} is not a mapping, so {'.'.join(path)} cannot be set")
-    return {**data, key: _with(inner or {}, tuple(rest), value, source)}
+    return {**data, key: _set_in(inner or {}, tuple(rest), value, source)}
 
 
-def _without(data: dict[str, Any], path: Path) -> dict[str, Any]:
+def _remove_from(data: dict[str, Any], path: Path) -> dict[str, Any]:
     key, *rest = path
     if not rest:
         return {name: value for name, value in data.items() if name != key}
-    return {**data, key: _without(data[key], tuple(rest))}
+    return {**data, key: _remove_from(data[key], tuple(rest))}
 
 
 def _at(data: Any, path: Path) -> Any:

@@ -8,7 +8,7 @@ n8n-workflows-template/<key>.template.json
 n8n-build/<env>/<key>.json        hydrated, ready for n8n
 ```
 
-Changes are made inside `edit()`: one command at a time, and all files change or none.
+Changes are made inside `edit()`: it runs one command at a time, and all files change or none.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Self
 
 from backstay.errors import WorkspaceError
 from backstay.n8n.json_types import is_list, is_mapping
-from backstay.n8n.model import Workflow
+from backstay.n8n.model import N8nWorkflow
 from backstay.n8n.workspace import environments as envs
 from backstay.n8n.workspace import journal
 from backstay.n8n.workspace.environments import CONFIG, SCOPES
-from backstay.n8n.workspace.files import PRIVATE, Change, Files
+from backstay.n8n.workspace.files import PRIVATE, FileChange, Files
 from backstay.n8n.workspace.hydrate import Hydration
 from backstay.n8n.workspace.settings_file import SettingsFile
 
@@ -36,14 +36,15 @@ BUILT_SUFFIX = ".json"
 
 
 class Workspace:
-    """A view of one workspace. `notes` collects messages for the user."""
+    """A view of one workspace: its files, and the changes of one command. `notes` collects messages for the user."""
 
     def __init__(self, root: Path, *, editing: bool = False) -> None:
         self.root = root
         self.files = Files(root)
         self.notes: list[str] = []
         self._editing = editing
-        #: Parsed settings by path, with the bytes that they were parsed from.
+        #: A cache of parsed settings files, by path. The bytes are the file's contents when it was parsed: if they have
+        #: changed, the file is parsed again.
         self._read: dict[str, tuple[bytes, SettingsFile]] = {}
 
     @classmethod
@@ -58,13 +59,13 @@ class Workspace:
 
     @contextmanager
     def edit(self, *, dry_run: bool = False) -> Generator[Self, None, None]:
-        """Yield a new view under the exclusive lock and write its changes atomically at the end; an error discards
-        them.
+        """Yield a new view under the workspace's exclusive lock, and write its changes atomically when the block ends.
+        If the block raises, they are discarded.
 
-        With `dry_run` nothing is written, and `files.diff()` shows the changes.
+        With `dry_run` nothing is written, and `files.diff()` of the view shows the changes.
         """
         view = type(self)(self.root, editing=True)
-        # A dry run must not even create the lock file in a folder that has none.
+        # A dry run writes nothing. Taking the lock would create the lock file in a workspace that has none, so skip it.
         if dry_run and not (self.root / PRIVATE).is_dir():
             yield view
             return
@@ -76,8 +77,8 @@ class Workspace:
 
     @contextmanager
     def read_view(self) -> Generator[Self, None, None]:
-        """Yield a new view that no other command changes meanwhile."""
-        if not (self.root / PRIVATE).is_dir():  # no command has ever written here
+        """Yield a new view for reading. No other command changes the files while the block runs."""
+        if not (self.root / PRIVATE).is_dir():  # no command has written here yet, so there is no lock file
             yield type(self)(self.root)
             return
         with journal.exclusive(self.root, read_only=True) as undone:
@@ -86,13 +87,15 @@ class Workspace:
             yield view
 
     def checkpoint(self) -> None:
-        """Write the changes so far, inside edit(). They persist when a later step fails or the process is killed."""
+        """Write the changes that the block of `edit()` has made so far to disk. They stay written even if the block
+        raises later or the process is killed.
+        """
         self._check_editing()
         journal.commit(self.root, self.files.changes)
         self.files.mark_written()
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[FileChange]:
         return self.files.all_changes
 
     # ── environments ──
@@ -109,23 +112,25 @@ class Workspace:
         for name in names or ():
             envs.check_environment(name)
             if name not in known:
-                raise WorkspaceError(f"no environment is named {name!r}: {self._known(known)}")
+                raise WorkspaceError(f"no environment is named {name!r}: {self._describe_environments(known)}")
         if not known:
-            raise WorkspaceError(f"the workspace has no environment: {self._known(known)}")
+            raise WorkspaceError(f"the workspace has no environment: {self._describe_environments(known)}")
         return tuple(dict.fromkeys(names)) if names else known
 
-    def _known(self, known: tuple[str, ...]) -> str:
+    def _describe_environments(self, known: tuple[str, ...]) -> str:
         if known:
             return f"{CONFIG} has {', '.join(known)}"
         return f"{CONFIG} has no <name>.yml; `backstay n8n init --env NAME` creates one"
 
     def env(self, name: str) -> dict[str, Any]:
-        """Return an environment's settings merged with the common ones."""
+        """Return the settings of an environment: those of common.yml, overridden by those of its own file."""
         self.select_environments([name])
-        return envs.merged(self._settings(envs.COMMON).data, self._settings(name).data)
+        return envs.merge(self._settings(envs.COMMON).data, self._settings(name).data)
 
     def scopes(self, env: str) -> tuple[str, ...]:
-        """Return the lock scopes that clean-up checks."""
+        """Return the lock scopes that are listed in an environment's settings (`lockScopes`). After a failed execution,
+        the clean-up workflow checks these locks.
+        """
         return envs.scopes_of(self.env(env), envs.path_of(env))
 
     def workflow_ids(self, env: str) -> dict[str, str]:
@@ -136,12 +141,14 @@ class Workspace:
         return {key: str(value) for key, value in found.items() if value not in (None, "")}
 
     def credentials(self, env: str) -> tuple[str, ...]:
-        """Return the credential names that templates use."""
+        """Return the names of the credentials that are listed in an environment's settings."""
         table = self.env(env).get("credentials")
         return tuple(table) if is_mapping(table) else ()
 
     def entry(self, env: str, key: str, table: str = "workflows") -> dict[str, Any]:
-        """Return `workflows.<key>`, or the entry of another table; empty when it is absent."""
+        """Return the entry `key` of a table in an environment's settings; an empty dict when it is absent. The default
+        table is `workflows`, whose entries hold the id and name of each workflow.
+        """
         return envs.entry_of(self.env(env), table, key)
 
     def _settings(self, name: str) -> SettingsFile:
@@ -169,17 +176,17 @@ class Workspace:
     def has(self, key: str) -> bool:
         return self.files.exists(self.template_path(key))
 
-    def read(self, key: str) -> Workflow:
+    def read(self, key: str) -> N8nWorkflow:
         """Read a template. Raise BadWorkflow when it is not a workflow, WorkspaceError when it does not exist."""
         path = self.template_path(key)
-        return Workflow.parse(self._content(path, key), source=path)
+        return N8nWorkflow.parse(self._content(path, key), source=path)
 
-    def read_built(self, env: str, key: str) -> Workflow:
+    def read_built(self, env: str, key: str) -> N8nWorkflow:
         path = self.built_path(env, key)
         raw = self.files.read(path)
         if raw is None:
             raise WorkspaceError(f"{path} does not exist; `backstay n8n hydrate --env {env}` builds it")
-        return Workflow.parse(raw, source=path)
+        return N8nWorkflow.parse(raw, source=path)
 
     def _content(self, path: str, key: str) -> bytes:
         raw = self.files.read(path)
@@ -190,7 +197,7 @@ class Workspace:
 
     # ── hydrate ──
 
-    def hydrate(self, env: str, key: str, *, strict: bool = False) -> Workflow:
+    def hydrate(self, env: str, key: str, *, strict: bool = False) -> N8nWorkflow:
         """Return a template with placeholders resolved and the environment's id and name. Nothing is written."""
         self.select_environments([env])
         path = self.template_path(key)
@@ -198,18 +205,18 @@ class Workspace:
         config = envs.path_of(env)
         if self.files.exists(envs.path_of(envs.COMMON)):
             config += f" and {envs.path_of(envs.COMMON)}"
-        hydration = Hydration(env, key, path, self.env(env), self._included, config)
+        hydration = Hydration(env, key, path, self.env(env), self._read_included, config)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise WorkspaceError(f"{path}: the file is not UTF-8 (byte {error.start})") from error
-        made = Workflow.parse(hydration.template(text), source=path)
+        made = N8nWorkflow.parse(hydration.template(text), source=path)
         if strict and hydration.warnings:
             raise WorkspaceError("; ".join(hydration.warnings))
         self.notes += [note for note in hydration.warnings if note not in self.notes]
-        return self._named(env, key, made)
+        return self._set_id_and_name(env, key, made)
 
-    def _named(self, env: str, key: str, made: Workflow) -> Workflow:
+    def _set_id_and_name(self, env: str, key: str, made: N8nWorkflow) -> N8nWorkflow:
         entry = self.entry(env, key)
         data = dict(made.data)
         if entry.get("id"):
@@ -218,8 +225,8 @@ class Workspace:
             data["name"] = str(entry["name"])
         return replace(made, data=data, source=self.built_path(env, key))
 
-    def _included(self, path: str) -> str:
-        """Return the text of an included file, looked up in the workspace and then beside the templates."""
+    def _read_included(self, path: str) -> str:
+        """Return the text of an included file. Its path is relative to the workspace or to the folder of templates."""
         for place in (path, f"{TEMPLATES}/{path}"):
             raw = self.files.read(place)
             if raw is not None:
@@ -231,10 +238,10 @@ class Workspace:
 
     # ── changes, inside edit() ──
 
-    def write(self, key: str, workflow: Workflow) -> None:
+    def write(self, key: str, workflow: N8nWorkflow) -> None:
         self._write(self.template_path(key), workflow.text())
 
-    def write_built(self, env: str, key: str, workflow: Workflow) -> None:
+    def write_built(self, env: str, key: str, workflow: N8nWorkflow) -> None:
         self._write(self.built_path(env, key), workflow.text())
 
     def delete(self, key: str) -> None:
@@ -245,7 +252,7 @@ class Workspace:
                 self.files.delete(path)
 
     def set(self, env: str, path: tuple[str, ...], value: Any) -> None:
-        """Set a value in an environment's own file, preserving the rest of the file including comments."""
+        """Set a value in an environment's own file. The rest of the file, including comments, is preserved."""
         self._change(env, lambda settings: settings.set(path, value))
 
     def unset(self, env: str, path: tuple[str, ...]) -> None:
@@ -261,8 +268,8 @@ class Workspace:
         self._read[path] = (text.encode(), settings)
 
     def register(self, env: str, key: str, *, name: str, id: str = "") -> str:  # noqa: A002 - what n8n calls it
-        """Register `workflows.<key>` in an environment. An existing id is kept unless another is given. Return the
-        id.
+        """Register a workflow in an environment's settings (`workflows.<key>`) and return its id: `id` if it is given,
+        else the id that is already registered, else a generated one.
         """
         envs.check_key(key)
         entry = self.entry(env, key)
@@ -279,7 +286,7 @@ class Workspace:
         self.unset(env, ("workflows", key))
 
     def add_scope(self, env: str, scope: str) -> bool:
-        """Register a scope; return whether it is new."""
+        """Add a lock scope to an environment's list `lockScopes`. Return whether it was missing."""
         scopes = self.scopes(env)
         if scope in scopes:
             return False
@@ -287,7 +294,7 @@ class Workspace:
         return True
 
     def remove_scope(self, env: str, scope: str) -> bool:
-        """Unregister a scope; return whether it was registered."""
+        """Remove a lock scope from an environment's list `lockScopes`. Return whether it was there."""
         scopes = self.scopes(env)
         if scope not in scopes:
             return False
@@ -296,7 +303,9 @@ class Workspace:
 
     @property
     def order(self) -> list[str]:
-        """The push order as keys; called workflows come before their callers."""
+        """The keys of the workflows in the order in which they are pushed. A workflow that others call comes before its
+        callers.
+        """
         found = self._settings(envs.ORDER).data.get("order")
         if found is None:
             return []
@@ -305,7 +314,9 @@ class Workspace:
         return [str(key) for key in found]
 
     def add_to_order(self, key: str, *, first: bool = False) -> None:
-        """Add a workflow to the push order once. A workflow that others call belongs before its callers."""
+        """Add a workflow to the push order, unless it is there. `first`: at the start, for a workflow that
+        others call.
+        """
         order = self.order
         if key not in order:
             self.set(envs.ORDER, ("order",), [key, *order] if first else [*order, key])

@@ -9,11 +9,11 @@ from typing import Any
 
 from backstay.errors import ConfigError, WorkspaceError
 from backstay.n8n.json_types import is_mapping
-from backstay.n8n.workspace.json_layout import Literal
+from backstay.n8n.workspace.json_layout import NumberLiteral
 
 DEEPEST = 50
 
-#: Anchors, aliases and tags need one of these characters.
+#: Finds text that may contain an anchor, an alias or a tag: each needs one of these characters.
 _SHARING = re.compile(r"[&*!]")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
@@ -46,7 +46,7 @@ def compose(text: str, source: str) -> Any:
     except YAMLError as error:
         raise WorkspaceError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from None
     except (ValueError, RecursionError, AssertionError, IndexError, TypeError, AttributeError) as error:
-        # Internal errors of the parser.
+        # For some invalid files, ruamel.yaml raises one of these exceptions instead of a YAMLError.
         raise WorkspaceError(f"{source}: not valid YAML: {type(error).__name__}: {error}") from None
 
 
@@ -94,7 +94,8 @@ def _value(node: Any) -> Any:
     """Return a scalar. Only JSON numbers and booleans are converted, so ids like 0123 or 1e5 stay strings."""
     text: str = node.value
     if node.style:
-        # JSON is valid YAML and writes characters above U+FFFF as surrogate pairs.
+        # A quoted text may be copied from JSON, where a character above U+FFFF can be written as two escapes (a
+        # surrogate pair). Join the two halves to one character.
         return text.encode("utf-16", "surrogatepass").decode("utf-16") if not text.isascii() else text
     if text in ("", "~", "null"):
         return None
@@ -103,7 +104,7 @@ def _value(node: Any) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
     if "." in text and _FLOAT.fullmatch(text):
-        return Literal(text)
+        return NumberLiteral(text)
     return text
 
 

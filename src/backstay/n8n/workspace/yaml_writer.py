@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from backstay.n8n.json_types import is_list, is_mapping
-from backstay.n8n.workspace.json_layout import Literal
+from backstay.n8n.workspace.json_layout import NumberLiteral
 
 #: Strings that no YAML parser reads as anything but text, so they need no quotes.
 _BARE = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_./-]*[A-Za-z0-9_/])?")
@@ -18,7 +18,7 @@ def scalar(value: Any) -> str:
     """Return a scalar, or an empty collection, as YAML."""
     if isinstance(value, (dict, list)) or value is None or isinstance(value, (bool, int)):
         return json.dumps(value)
-    if isinstance(value, Literal):
+    if isinstance(value, NumberLiteral):
         return value.text
     text = str(value)
     if _BARE.fullmatch(text) and text.lower() not in _WORDS:

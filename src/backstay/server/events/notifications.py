@@ -1,6 +1,6 @@
 """The notifier: hub messages wake streams and long-polling claims when runs have events or jobs become pending.
 
-A notification may be lost, so every waiter also polls by itself.
+A notification may be lost, so every stream and every waiting claim also polls the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ ClaimFilter = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Notifier:
-    """Wakes subscribers by topic. The hub's callbacks may run on any thread; all else runs on the event loop."""
+    """Wakes subscribers by topic. The hub may call `_on_scheduled` and `_on_event` on any thread; all other methods run
+    on the event loop.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -49,14 +51,16 @@ class Notifier:
         for subscription in subscriptions:
             subscription.close()
 
-    # ── on the hub's thread ──
+    # ── callbacks of the hub, on any thread ──
 
     def _on_scheduled(self, payload: str | None) -> None:
         if self._claim_queues:
             self._run_on_loop(self.wake_claims)
 
     def _on_event(self, payload: str | None) -> None:
-        """`payload` None: messages may have been lost, so all subscribers wake."""
+        """Wake the subscribers of the run that `payload` names. If `payload` is None, messages may have been lost, so
+        wake all subscribers.
+        """
         if not self._subscribers:
             return
         if payload is None:
@@ -71,7 +75,7 @@ class Notifier:
         if threading.get_ident() == self._thread:
             callback()
         else:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # the loop is closed: nothing waits
                 self._loop.call_soon_threadsafe(callback)
 
     # ── on the event loop ──
@@ -86,7 +90,7 @@ class Notifier:
 
     @contextmanager
     def subscribe(self, topic: str) -> Generator[asyncio.Event, None, None]:
-        """Yield an event that is set whenever the topic may have new data."""
+        """Yield an asyncio.Event that is set whenever the topic (one run, or all events) may have new data."""
         wakeup = asyncio.Event()
         self._subscribers.setdefault(topic, set()).add(wakeup)
         try:
@@ -98,7 +102,9 @@ class Notifier:
                 del self._subscribers[topic]
 
     def wake_claims(self) -> None:
-        """Wake the head of each claim queue. A claim that gets a job wakes the next, which avoids a thundering herd."""
+        """Wake the first waiting claim of each FIFO queue of claims (see `queue_claim`). If that claim gets a job, it
+        wakes the next one in its queue. Waking all claims at once would be a thundering herd.
+        """
         for queue in self._claim_queues.values():
             queue[0].set()
 
@@ -119,7 +125,7 @@ class Notifier:
             queue.remove(wakeup)
             if not queue:
                 del self._claim_queues[claim_filter]
-            elif wakeup.is_set():  # this claim leaves with an unused wakeup: pass it on
+            elif wakeup.is_set():  # this claim was woken but has given up: wake the next one instead
                 queue[0].set()
 
     def is_head(self, claim_filter: ClaimFilter, wakeup: asyncio.Event) -> bool:

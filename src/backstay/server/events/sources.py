@@ -1,8 +1,8 @@
-"""Sources of run events for server-sent streams: one run's events by sequence number, or all runs' by cursor.
+"""Sources of run events for server-sent streams: of one run by sequence number, or of all runs by cursor.
 
-Stores guarantee that no event is ever inserted before a cursor that they returned. So an event's id in the stream of
-all runs holds the cursor of its page and the event itself: a client that reconnects reads that page again and continues
-behind the event.
+A store never inserts an event before a cursor that it has returned. So the id of an event in the stream of all runs
+contains the cursor at which its page begins, and the event's key (`<run>.<sequence number>`). When a client
+reconnects with that id, the server reads the same page again and sends the events after that one.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from backstay.job.flows import fetch_job, send
 from backstay.job.reserved import is_internal
 from backstay.job.run_model import FINISHED, RunEvent
 from backstay.server.http.problem import Refusal
-from backstay.server.http.sse import Page, event
+from backstay.server.http.sse import Page, encode_event
 from backstay.server.schemas.workflows import Event, StreamEventKind
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
 PAGE = 500
-#: Jobs whose names are cached.
+#: The largest number of jobs whose names are cached.
 MAX_NAMES = 20_000
-#: Events of a decision job that mean: the decision is still open, and the planned job has not started.
+#: A decision job is an internal job in the chain of a planned job: it evaluates the `if`, or creates the jobs of a map.
+#: After an event of these kinds, the decision is still open.
 UNDECIDED = ("ready", "started", "scheduled", "lease_expired")
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """A position in the stream of all runs: each shard's cursor, and the last event sent of its page ("": none)."""
+    """A position in the stream of all runs: for each shard, the cursor of a page, and the key of the last event of that
+    page that was sent ("": none).
+    """
 
     cursors: tuple[str, ...]
     seen: tuple[str, ...]
@@ -44,8 +47,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).rstrip(b"=").decode()
 
 
-def position(text: str, shards: int) -> Position:
-    """Parse an event id. "" is the end of the stream, "0" the oldest kept event. Raises Refusal (400)."""
+def parse_position(text: str, shards: int) -> Position:
+    """Parse an event id. "" means the end of the stream, "0" the oldest stored event. Raises Refusal (400)."""
     if not text:
         return Position(("$",) * shards, ("",) * shards)
     if text == "0":
@@ -61,7 +64,7 @@ def position(text: str, shards: int) -> Position:
 
 
 def bad_position() -> Refusal:
-    return Refusal(400, 'a position must be the id of an event of this stream, or "0" for the oldest kept event')
+    return Refusal(400, 'a position must be the id of an event of this stream, or "0" for the oldest stored event')
 
 
 class EventRenderer:
@@ -72,15 +75,15 @@ class EventRenderer:
         self._known: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     async def _resolve(self, event: RunEvent) -> tuple[str, str, bool]:
-        """Return the workflow, the job's name in it, and whether the job is an internal decision in the planned job's
-        place. Raises EngineError.
+        """Return the workflow of the event, the name of the event's job in the workflow, and whether that job is a
+        decision job (see `UNDECIDED`). Raises EngineError.
         """
         try:
             plan = await self._server.run_lookup.load_plan(event.run)
         except EngineError:
-            raise  # the stream polls the same event again, and then resolves its name
+            raise  # the engine is unavailable: the stream retries this event later
         except (Refusal, BackstayError):
-            return "", event.job, False  # the run's record was pruned meanwhile
+            return "", event.job, False  # the run has been pruned
         if not event.job:
             return plan.workflow, "", False
         if event.job in plan.names:
@@ -101,8 +104,9 @@ class EventRenderer:
         return plan.workflow, name, is_decision
 
     async def _decision_kind(self, event: RunEvent) -> StreamEventKind:
-        """Map an event of a decision job: `deciding` while it is open, `decided` when the planned job follows; else
-        the decision ended the planned job itself (skipped, failed), and the kind stays.
+        """Return the kind that the API shows for an event of a decision job (see `UNDECIDED`): `deciding` while the
+        decision is open, `decided` when the planned job follows. Otherwise the planned job never starts. Then the
+        stored kind of the event, for example `skipped`, is returned: it is also the outcome of the planned job.
         """
         if event.kind in UNDECIDED:
             return "deciding"
@@ -113,7 +117,7 @@ class EventRenderer:
             except EngineError:
                 raise
             except BackstayError:
-                return "decided"  # the job's record was pruned meanwhile
+                return "decided"  # the decision job has been pruned
         return event.kind
 
     async def render(self, event: RunEvent) -> Event:
@@ -150,13 +154,13 @@ class RunSource:
         stored = await send(server.core, server.store.run_events(self._run, self._after, PAGE))
         if stored:
             shown = [await self._renderer.render(one) for one in stored]
-            self._after = stored[-1].seq  # only after rendering: when that fails, the next poll reads them again
-            return Page([event(one.event, _encode(one), str(one.sequence)) for one in shown], more=True)
+            self._after = stored[-1].seq  # advance after rendering: if that fails, the next poll rereads the events
+            return Page([encode_event(one.event, _encode(one), str(one.sequence)) for one in shown], more=True)
         run = await send(server.core, server.store.get_run(self._run, doc=False))
         return Page([], ended=run is None or (run.status in FINISHED and run.events <= self._after))
 
 
-class AllSource:
+class AllRunsSource:
     """The events of all runs from a position on. Never ends."""
 
     topic = "events"
@@ -176,28 +180,28 @@ class AllSource:
         cursors, seen = list(self._cursors), list(self._seen)
         for shard, cursor in enumerate(self._cursors):
             page = await send(server.core, server.store.events(shard, cursor, PAGE))
-            if cursor == "$":  # fix the starting point at the first poll; "$" would skip events between polls
+            if cursor == "$":  # replace "$" (the end) by a fixed cursor, else events between two polls are lost
                 cursors[shard] = self._cursors[shard] = page.cursor
             for one in _unseen(page.events, seen[shard]):
-                seen[shard] = _mark(one)
+                seen[shard] = _event_key(one)
                 place = Position(tuple(cursors), tuple(seen))
                 shown = await self._renderer.render(one)
-                events.append(event(shown.event, _encode(shown), place.text()))
+                events.append(encode_event(shown.event, _encode(shown), place.text()))
             cursors[shard], seen[shard] = page.cursor, ""
             more = more or len(page.events) == PAGE
-        # Only after all shards were read: when one fails, the next poll reads the others' events again.
+        # Advance only after all shards were read: if reading one fails, the next poll reads all of them again.
         self._cursors, self._seen = cursors, seen
         return Page(events, more=more)
 
 
-def _mark(event: RunEvent) -> str:
+def _event_key(event: RunEvent) -> str:
     return f"{event.run}.{event.seq}"
 
 
 def _unseen(events: tuple[RunEvent, ...], seen: str) -> tuple[RunEvent, ...]:
-    """Return the events behind `seen`, the last one that the client has; all of them when the page lacks it."""
+    """Return the events of a page that follow the one whose key is `seen`; all events if none has this key."""
     if seen:
         for index, one in enumerate(events):
-            if _mark(one) == seen:
+            if _event_key(one) == seen:
                 return events[index + 1 :]
     return events

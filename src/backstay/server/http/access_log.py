@@ -1,10 +1,11 @@
-"""The access log: one JSON line per request. It never holds a header, a query or a body, since they may hold
+"""The access log: one JSON line per request. It contains no headers, queries or bodies, since those may hold
 secrets.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("backstay.access")
 
-#: Longer paths are cut.
+#: Characters of a path in the log; longer paths are truncated.
 LONGEST_PATH = 300
+#: Characters that may be unprintable: DEL, and what is not ASCII. A terminal obeys some of them (CSI is U+009B), and
+#: some programs take others for the end of a line (U+0085, U+2028).
+_SUSPECT = re.compile(r"[^\x20-\x7e]")
 
 
 class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the log; the field names are its JSON keys."""
+    """One line of the access log; the field names are its JSON keys."""
 
     at: str
     client: str
@@ -57,4 +61,13 @@ class AccessLog:
             ms=round(seconds * 1000, 3),
             token=request.principal.id if request is not None else "",
         )
-        log.info("%s", self._encode(line).decode())
+        text = self._encode(line).decode()
+        log.info("%s", text if text.isprintable() else _SUSPECT.sub(_escape, text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Escape an unprintable character for JSON. JSON itself escapes only the control characters below U+0020."""
+    if found[0].isprintable():
+        return found[0]
+    raw = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{raw[place : place + 4]}" for place in range(0, len(raw), 4))

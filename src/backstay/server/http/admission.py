@@ -20,12 +20,16 @@ from backstay.server.settings import ServerSettings
 
 #: Client addresses whose rate-limit key is cached; the cache is cleared when it is full.
 MAX_ADDRESSES = 10_000
-#: Callers that are tracked; the least recently seen is evicted first.
+#: The beginnings of headers that a reverse proxy adds: X-Forwarded-For, -Host, -Proto, …, and Forwarded (RFC 7239).
+FORWARDED = (b"x-forwarded-", b"forwarded")
+#: Callers whose requests are counted; the least recently seen is evicted first.
 MAX_CALLERS = 10_000
 
 
 class Admission:
-    """Decides whether a request may reach its handler. Counts per server process; runs on the event loop only."""
+    """Decides whether a request may reach its handler. Its rate limits count per server process. Use it on the event
+    loop only.
+    """
 
     def __init__(self, settings: ServerSettings, keyring: Keyring, cors: Cors) -> None:
         self._settings = settings
@@ -33,14 +37,15 @@ class Admission:
         self._cors = cors
         self._throttle = Throttle(settings.rate) if settings.rate else None
         self._wrong_tokens = Throttle(settings.auth_failure_rate)
-        self._callers = CallerKeys()
+        self._callers = CallerKeys(settings.trusted_proxies)
         self._addresses: dict[str, str] = {}
 
     async def admit(self, request: Request, route: Route) -> None:
-        """Set `request.principal`. Raises Refusal: 400, 401, 403, 421, 429, 431."""
+        """Check a request and set `request.principal`. Raises Refusal: 400, 401, 403, 421, 429, 431."""
         scope = request.scope
         size = 0
         host = token = None
+        forwarded = False
         for name, value in scope["headers"]:
             size += len(name) + len(value) + 4
             if name == b"authorization":
@@ -49,6 +54,8 @@ class Admission:
                 token = value
             elif name == b"host":
                 host = value
+            elif name.startswith(FORWARDED):
+                forwarded = True
         limit = self._settings.max_headers
         if size > limit:
             raise Refusal(431, f"the headers of a request may have at most {limit} bytes together", close=True)
@@ -64,6 +71,12 @@ class Admission:
                 raise _too_many_requests(self._wrong_tokens, pause) from None
             raise
         if not keyring.requires_token:
+            if forwarded and not self._settings.trusted_proxies:
+                raise Refusal(
+                    403,
+                    "a proxy forwarded this request, and this server has no tokens: each client of the proxy would have"
+                    " full access. Create a token, or name the proxy with --trusted-proxies",
+                )
             origin_check.check(scope, host, self._settings.hosts, self._cors.origins)
         if self._throttle is not None:
             key = principal.id or self._address(scope)
@@ -74,7 +87,11 @@ class Admission:
             raise Refusal(403, f"this route needs a token with the role {needed}")
 
     def _address(self, scope: Scope) -> str:
-        """Return the rate-limit key of a request without a token. Cached, since one connection sends many requests."""
+        """Return the key under which requests from this client's address are counted. Keys are cached by address, since
+        one client sends many requests.
+        """
+        if self._settings.trusted_proxies:
+            return self._callers.by_ip(scope)  # depends on a header, too
         client = scope.get("client")
         host = client[0] if client else ""
         found = self._addresses.get(host)
@@ -96,15 +113,15 @@ def _micros() -> int:
 
 
 class Throttle:
-    """A rate limit per key, in this process's memory: the limit room's machine without an engine. A hit costs
-    microseconds and works while the engine is unavailable; each server process counts for itself.
+    """A rate limit per key in this process's memory. It runs the machine of `backstay.limit` without an engine, so that
+    a hit costs microseconds and works while the engine is unavailable. Each server process counts for itself.
     """
 
     def __init__(self, rate: str, clock: Callable[[], int] = _micros) -> None:
         made = spec("http", (rate,), "gcra", None, "deny")
         self.rate = rate
         self.limit = made.rates[0].limit
-        #: A hit takes a hundredth of the limit at once, and the next hits use that up without running the machine.
+        #: The machine grants a hundredth of the limit at once; the next hits use that up without running it.
         self._portion = max(1, self.limit // 100)
         self._hit = Hit(2**62, made.algorithm_id, made.rules, self._portion)
         self._clock = clock

@@ -18,6 +18,7 @@ from backstay.errors import ConfigError, EngineError
 from backstay.job.flows import send
 from backstay.job.run_model import TokenRecord
 from backstay.job.store import JOB_STORE
+from backstay.runtime import validation
 from backstay.server.http.problem import Refusal
 from backstay.server.http.route import ROLES, Role
 
@@ -28,23 +29,31 @@ if TYPE_CHECKING:
 
 PREFIX = "bst"
 ID_BYTES, SECRET_BYTES = 6, 32
-#: Seconds until every server sees a new or revoked token. Streams and long polls check their token again as often.
+#: Seconds until every server sees a new or revoked token. Streams and long polls recheck their token at this interval.
 REFRESH_SECONDS = 2.0
-#: Longer strings are rejected unread.
+#: The longest token that is accepted, in characters. A longer one is rejected without looking it up.
 LONGEST = 200
 CHALLENGE = {"www-authenticate": 'Bearer realm="backstay"'}
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated sender of a request: a token's id and roles."""
+    """The authenticated sender of a request: a token's id, roles and owner. What a principal takes (a lock, a lease of
+    a job, a worker id) belongs to its owner.
+    """
 
     id: str
     roles: frozenset[Role]
+    #: The owner that the token was created with; without one, the token's id. "" without tokens.
+    owner: str = ""
+
+    @property
+    def is_admin(self) -> bool:
+        return "admin" in self.roles
 
 
 ANONYMOUS = Principal("", frozenset())
-#: While no token exists and none is required, every local caller has all roles.
+#: The sender of a request without a token, while the server requires none. It has all roles.
 LOCAL_ADMIN = Principal("", frozenset(ROLES))
 
 
@@ -52,12 +61,17 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def new_token(role: str, name: str = "", expires: int = 0) -> tuple[str, TokenRecord]:
-    """Make a token: its text, which is shown once, and its record. `expires`: µs of the engine's clock; 0: never."""
+def new_token(role: str, name: str = "", expires: int = 0, owner: str = "") -> tuple[str, TokenRecord]:
+    """Make a token: its text, which is shown once, and its record. `expires`: µs of the engine's clock; 0: never.
+    `owner`: tokens with the same owner share their locks, leases and worker ids; "": the token is an owner of its own.
+    """
     if role not in ROLES:
         raise ConfigError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
+    if owner:
+        validation.check_label(owner, "owner")
     id_, secret = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES)
-    return f"{PREFIX}_{id_}_{secret}", TokenRecord(id=id_, digest=digest(secret), role=role, name=name, expires=expires)
+    record = TokenRecord(id=id_, digest=digest(secret), role=role, name=name, expires=expires, owner=owner)
+    return f"{PREFIX}_{id_}_{secret}", record
 
 
 def invalid_token() -> Refusal:
@@ -71,7 +85,8 @@ class Keyring:
         self._core = core
         self._required = required
         self._known: dict[str, TokenRecord] = {}
-        #: Whether a token was ever seen: revoking the last one must not disable authentication.
+        #: Whether this server has ever read a token from the store. From then on, requests need a token, even after the
+        #: last one was revoked.
         self._had_tokens = False
         self._read_at = -1.0
         self._reading: asyncio.Task[None] | None = None
@@ -90,8 +105,8 @@ class Keyring:
         return steady() - self._read_at >= REFRESH_SECONDS or self._read_at < 0
 
     async def refresh(self) -> None:
-        """Read the tokens if they are stale. Concurrent callers share one read and all wait for it: no request is
-        authenticated against stale tokens.
+        """Read the tokens from the store if they are stale. Concurrent callers share one read and wait for it, so no
+        request is authenticated against stale tokens.
         """
         if not self.is_stale:
             return
@@ -105,12 +120,14 @@ class Keyring:
         except EngineError:
             if self._read_at < 0:
                 raise
-            self._read_at = steady()  # the engine is unavailable: known tokens stay valid, all else fails anyway
+            self._read_at = steady()  # the engine is unavailable: accept the tokens that were read last
         finally:
             self._reading = None
 
     def is_valid(self, principal: Principal) -> bool:
-        """Whether a principal that was authenticated earlier still is."""
+        """Whether a principal may still use the server. With a token: the token is neither revoked nor expired. Without
+        a token: the server still requires none.
+        """
         if not principal.id:
             return not self.requires_token
         record = self._known.get(principal.id)
@@ -120,7 +137,9 @@ class Keyring:
         return bool(record.expires) and record.expires <= self._core.engine.now()
 
     def identify(self, header: bytes | None) -> Principal:
-        """Return the principal of an Authorization header. Raises Refusal (401)."""
+        """Return the principal for the value of an Authorization header; None: the header is missing. Raises Refusal
+        (401).
+        """
         if header is None:
             if not self.requires_token:
                 return LOCAL_ADMIN
@@ -144,4 +163,5 @@ class Keyring:
             return None
         if self._has_expired(record):
             return None
-        return Principal(record.id, frozenset(role for role in ROLES if role == record.role))
+        roles: frozenset[Role] = frozenset(role for role in ROLES if role == record.role)
+        return Principal(record.id, roles, record.owner or record.id)

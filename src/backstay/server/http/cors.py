@@ -12,7 +12,9 @@ MAX_AGE = b"600"
 
 
 class Cors:
-    """Answers preflight requests and adds headers to responses. `origins` are exact, as in https://ops.example.org."""
+    """Answers preflight requests and adds CORS headers to responses. An origin is allowed if it equals one of
+    `origins`, such as https://ops.example.org.
+    """
 
     def __init__(self, origins: tuple[str, ...]) -> None:
         for origin in origins:

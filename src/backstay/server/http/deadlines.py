@@ -1,4 +1,6 @@
-"""Time limits of requests on one shared timer: a limit costs a dictionary entry, and fires up to half a second late."""
+"""Time limits of requests. One shared timer checks them every half second, so a limit costs only a dictionary entry and
+may fire half a second late.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, seconds: float, callback: Callable[[], object]) -> Deadline:
-        """Call `callback` in `seconds`, unless the deadline is dropped before."""
+        """Call `callback` in `seconds`, unless `drop` removes the returned deadline before that."""
         deadline = Deadline(steady() + seconds, callback)
         self._deadlines[deadline] = None
         if self._timer is None:

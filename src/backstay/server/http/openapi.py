@@ -20,12 +20,12 @@ REFS = "#/components/schemas/{name}"
 
 
 def common_errors(route: Route) -> dict[int, str]:
-    """Error statuses that all routes of this kind share, with their descriptions."""
+    """Return the error statuses, with descriptions, that follow from a route's roles, body, query and parameters."""
     found = {400: "The request is malformed."}
     if route.roles:
         found |= {
             401: "The token is missing or not valid.",
-            403: "The token has another role.",
+            403: "The token lacks the role that this route requires.",
             421: "Without tokens, the Host header must name this server.",
             429: "Too many requests.",
         }
@@ -47,7 +47,7 @@ def common_errors(route: Route) -> dict[int, str]:
 
 
 def reply_types(route: Route) -> list[Any]:
-    """Return the types that a route may return as JSON."""
+    """Return the types of the JSON bodies that a route may respond with."""
     hint = route.reply
     parts: tuple[Any, ...] = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
     kinds: list[Any] = [
@@ -65,8 +65,8 @@ def _union(kinds: list[Any]) -> Any:
     return made
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """Build the OpenAPI document of these routes, as data for JSON."""
+def build_document(routes: Sequence[Route]) -> dict[str, Any]:
+    """Build the OpenAPI document of these routes as a dict that can be encoded as JSON."""
     kinds: list[Any] = [ProblemView]
     for route in routes:
         if route.body is not None and route.consumes == "application/json":
@@ -166,7 +166,7 @@ def _responses(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         responses[str(status)] = {**good, "description": description}
     refusal = _refusal(schemas)
     for status, description in sorted({**common_errors(route), **route.errors}.items()):
-        if str(status) in responses:  # a status with two meanings: the body may be of either type
+        if str(status) in responses:  # this status is also a success: the body may be of either type
             content = {**refusal, **responses[str(status)].get("content", {})}
             responses[str(status)] = {"description": description, "content": content}
         elif status in route.errors:
@@ -181,7 +181,9 @@ def _refusal(schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals(routes: Sequence[Route], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Build the shared error responses, which operations reference by name."""
+    """Build the error responses that several routes have in common. The document contains each once, and routes refer
+    to it by name.
+    """
     known = {status: description for route in routes for status, description in common_errors(route).items()}
     return {
         HTTPStatus(status).name: {"description": description, "content": _refusal(schemas)}

@@ -1,7 +1,8 @@
 """Host and Origin checks for a server without tokens: it accepts local programs and its own dashboard.
 
 A browser lets any web page send simple requests to any address (CSRF). So a request that changes state is refused
-unless it comes from this server's own page. With tokens there is no such risk: a browser never adds a bearer token.
+unless it comes from this server's own page. A server with tokens does not need these checks: a browser never adds a
+bearer token by itself.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from backstay.http.asgi import Scope
 from backstay.server.http.problem import Refusal
 from backstay.server.settings import is_loopback
 
-#: Methods that change nothing. Other origins cannot read their responses, since no CORS header allows it.
+#: Methods that change nothing, so cross-site requests may use them: the browser hides the responses (no CORS header).
 SAFE_METHODS = ("GET", "HEAD")
 #: Values of Sec-Fetch-Site for a request that no other site initiated.
 OWN_SITE = (b"same-origin", b"none")
 
 
 def check(scope: Scope, host: bytes | None, hosts: Collection[str], origins: Collection[bytes]) -> None:
-    """Check a request that came without a token. Raises Refusal: 421, 403."""
+    """Check Host and Origin of a request to a server without tokens. Raises Refusal: 421, 403."""
     _check_host(host, hosts)
     if scope["method"] not in SAFE_METHODS:
         _check_origin(scope, host, origins)

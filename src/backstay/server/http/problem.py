@@ -13,6 +13,7 @@ from backstay.errors import (
     BadInput,
     Closed,
     ConfigError,
+    CorruptRecord,
     EngineError,
     FingerprintMismatch,
     InProgress,
@@ -28,17 +29,20 @@ from backstay.errors import (
     ReplayedFailure,
     RetryRefused,
     RunNotFound,
+    RunTooLarge,
     UnknownJob,
     WorkflowNotFound,
 )
 from backstay.http.problem import problem
 
-#: Seconds in Retry-After while the engine is unavailable.
+#: The Retry-After header of responses while the engine is unavailable, in seconds.
 RETRY_AFTER = 1
 
 
 class Refusal(Exception):
-    """Raised to send an error response. `members` extend the problem body; `close` closes the connection."""
+    """Handlers raise it to send an error response. `members` are added to the problem body; `close` closes the
+    connection afterwards.
+    """
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, close: bool = False, **members: Any
@@ -55,7 +59,7 @@ def not_found(what: str, name: str, hint: str = "") -> Refusal:
     return Refusal(404, f"there is no {what} {name[:200]!r}" + (f"; {hint}" if hint else ""))
 
 
-#: The status of each Backstay error; the first class that matches wins.
+#: The HTTP status of each Backstay error; the first class that matches wins.
 STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
     (JobNotFound, 404),
     (WorkflowNotFound, 404),
@@ -63,6 +67,7 @@ STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
     (RetryRefused, 409),
     (BadDefinition, 422),
     (BadInput, 422),
+    (RunTooLarge, 422),
     (BadExpression, 422),
     (UnknownJob, 422),
     (BadArgument, 422),
@@ -80,8 +85,19 @@ STATUSES: tuple[tuple[type[BackstayError], int], ...] = (
 )
 
 
+def corrupt_record(detail: str) -> Refusal:
+    """The response when a stored record cannot be decoded. Repeating the request does not help, so it has no
+    Retry-After; the text names the record.
+    """
+    return Refusal(
+        503, f"a stored record is damaged, or another version wrote it: {detail[:500]}", error="CorruptRecord"
+    )
+
+
 def refusal_for(error: BackstayError) -> Refusal:
     """Map a Backstay error to a response. The engine's message goes only to the log: it may name hosts and users."""
+    if isinstance(error, CorruptRecord):
+        return corrupt_record(str(error))
     if isinstance(error, (EngineError, Closed)):
         doubt = "; the request may or may not have taken effect" if isinstance(error, OutcomeUnknown) else ""
         return Refusal(

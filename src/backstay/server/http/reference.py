@@ -11,8 +11,8 @@ from backstay.server.http.route import ROLES, Route
 from backstay.server.routes.table import TABLE
 
 
-def routes() -> str:
-    """Render all routes, one table per tag."""
+def render_routes() -> str:
+    """Render all routes as Markdown, one table per tag."""
     lines: list[str] = []
     for tag in dict.fromkeys(route.tag for route in TABLE):
         lines += [f"### {tag.capitalize()}", "", "| route | roles | request → response | |", "|---|---|---|---|"]
@@ -51,6 +51,8 @@ def _reply(route: Route) -> str:
 def _kind(kind: Any) -> str:
     if kind is type(None):
         return "null"
+    if kind is bool:
+        return "`true` or `false`"
     args = getattr(kind, "__args__", ())
     if args and getattr(kind, "__origin__", None) is list:
         return f"a list of {_kind(args[0])}"
@@ -67,9 +69,9 @@ def _anchor(kind: Any) -> str:
     return _name(kind).lower()
 
 
-def bodies() -> str:
-    """Render all bodies and queries, field by field."""
-    components: dict[str, Any] = openapi.document(TABLE)["components"]["schemas"]
+def render_bodies() -> str:
+    """Render the fields of all request and response bodies and of all query strings as Markdown, one table for each."""
+    components: dict[str, Any] = openapi.build_document(TABLE)["components"]["schemas"]
     components |= openapi.query_schemas(TABLE)
     lines: list[str] = []
     for name, schema in sorted(components.items()):

@@ -1,4 +1,6 @@
-"""One HTTP request: its headers, path and principal, its body, and whether its client is still connected."""
+"""One HTTP request: its headers, its path, its principal (who sent it), its body, and whether its client is still
+connected.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,27 @@ from backstay.server.http import auth
 from backstay.server.http.auth import ANONYMOUS, Principal
 from backstay.server.http.deadlines import DeadlineExceeded
 from backstay.server.http.problem import Refusal
+from backstay.server.http.waiting import WaitingSlot, slot_revoked
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
 
 T = TypeVar("T")
 
-#: How much of a too large body is read and dropped, and for how long.
+#: The server reads and drops at most this many bytes of a body that is too large, for at most this many seconds.
 DRAIN_BYTES, DRAIN_SECONDS = 16 * 1024 * 1024, 2.0
 
 
 class Disconnected(Exception):
-    """The client has disconnected, or is disconnected because it stopped reading."""
+    """The client has disconnected, or it stopped reading and the server disconnects it."""
 
 
 class Request:
-    """A request as handlers get it. The server has read its body, unless the route consumes another type than JSON."""
+    """A request as handlers get it. If the route consumes JSON, the body has already been read; else the handler reads
+    it with `chunks`.
+    """
 
-    __slots__ = ("_watch", "path", "principal", "receive", "scope", "server")
+    __slots__ = ("_slot", "_watch", "is_body_read", "path", "principal", "receive", "scope", "server")
 
     def __init__(self, server: Server, scope: Scope, receive: Receive, path: dict[str, str]) -> None:
         self.server = server
@@ -38,7 +43,17 @@ class Request:
         self.receive = receive
         self.path = path
         self.principal: Principal = ANONYMOUS
+        #: Whether the whole body was received.
+        self.is_body_read = False
         self._watch: asyncio.Task[None] | None = None
+        self._slot: WaitingSlot | None = None
+
+    @property
+    def caller(self) -> str:
+        """The key under which the server counts what this request's sender uses: the owner of its token. Without
+        tokens, all senders are one caller.
+        """
+        return self.principal.owner
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of a header; None when it is missing. Raises Refusal (400) when it is repeated."""
@@ -52,7 +67,20 @@ class Request:
 
     # ── waiting ──
 
-    def disconnected(self) -> asyncio.Task[None]:
+    def check_slot(self) -> None:
+        """Raise Refusal (503) when other callers need this request's waiting slot."""
+        if self._slot is not None and self._slot.revoked.done():
+            raise slot_revoked()
+
+    def take_waiting_slot(self) -> WaitingSlot:
+        """Return this request's slot among the streams and long polls. The request keeps it until its end. Raises
+        Refusal (503) when there is none for its caller.
+        """
+        if self._slot is None:
+            self._slot = self.server.waiting_slots.take(self.caller)
+        return self._slot
+
+    def watch_disconnect(self) -> asyncio.Task[None]:
         """Return a task that ends when the client disconnects. Call it only after the body has been read."""
         if self._watch is None:
             self._watch = asyncio.create_task(self._await_disconnect())
@@ -74,21 +102,23 @@ class Request:
 
     async def wait_for(self, awaited: Awaitable[T], timeout: float | None = None) -> T | None:
         """Return the result of `awaited`; None when the timeout passes or the server stops. Raises Disconnected when
-        the client disconnects, and Refusal (401) when its token is no longer valid. `awaited` is cancelled in all
-        these cases.
+        the client disconnects, and Refusal when its token is no longer valid (401) or when other callers need its
+        waiting slot (503). `awaited` is cancelled in all these cases. The first wait of a request takes the slot.
         """
         task = asyncio.ensure_future(awaited)
         until = None if timeout is None else steady() + timeout
         try:
-            waited: list[asyncio.Future[Any]] = [task, self.disconnected(), self.server.closing]
+            slot = self.take_waiting_slot()
+            waited: list[asyncio.Future[Any]] = [task, self.watch_disconnect(), self.server.closing, slot.revoked]
             while True:
                 await self.check_token()
                 left = auth.REFRESH_SECONDS if until is None else min(until - steady(), auth.REFRESH_SECONDS)
                 await asyncio.wait(waited, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     return task.result()
-                if self.disconnected().done():
+                if self.watch_disconnect().done():
                     raise Disconnected
+                self.check_slot()
                 if self.server.is_closing or (until is not None and steady() >= until):
                     return None
         finally:
@@ -100,14 +130,18 @@ class Request:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        if self._slot is not None:
+            self.server.waiting_slots.free(self._slot)
 
     # ── body ──
 
     async def drain_body(self) -> None:
-        """Read and drop the rest of a too large body, up to a limit. A client whose connection closes while it still
-        sends sees a reset connection instead of the response.
+        """Read and drop the rest of a body that is too large, up to a limit. If the server closed the connection while
+        the client is sending, the client would see a connection reset instead of the response.
         """
         size, until = 0, steady() + DRAIN_SECONDS
+        if self.is_body_read:
+            return
         with suppress(DeadlineExceeded):
             while size < DRAIN_BYTES and (left := until - steady()) > 0:
                 message = await self.server.deadlines.run_within(left, self.receive)
@@ -123,22 +157,25 @@ class Request:
             raise Refusal(408, "the request body did not arrive in time", close=True) from None
 
     async def chunks(self, most: int) -> AsyncIterator[bytes]:
-        """Yield the body chunk by chunk. Raises Refusal when it is too large (413) or too slow (408), Disconnected
-        when the client disconnects.
+        """Yield the body chunk by chunk. Raises Refusal when the body is larger than `most` bytes (413) or too slow
+        (408), and Disconnected when the client disconnects. The whole body has `body_timeout` seconds, and one more
+        second for each `min_body_rate` bytes that have arrived: a client that sends a byte now and then times out.
         """
-        size, until = 0, steady() + self.server.settings.body_timeout
+        settings = self.server.settings
+        size, began = 0, steady()
         while True:
-            message = await self.receive_within(until - steady())
+            until = began + settings.body_timeout + size / settings.min_body_rate
+            message = await self.receive_within(min(until - steady(), settings.body_timeout))
             if message["type"] == "http.disconnect":
                 raise Disconnected
             piece: bytes = message.get("body", b"")
+            self.is_body_read = not message.get("more_body", False)
             size += len(piece)
             if size > most:
                 raise too_large(most)
             if piece:
-                until = steady() + self.server.settings.body_timeout
                 yield piece
-            if not message.get("more_body", False):
+            if self.is_body_read:
                 return
 
 

@@ -1,4 +1,4 @@
-"""Responses: what a handler may return beside JSON, and the writer that sends them over ASGI."""
+"""Responses: what a handler may return besides JSON, and the writer that sends them over ASGI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from backstay.http.asgi import Header, Message, Send
 from backstay.http.problem import MEDIA_TYPE
 from backstay.server.http.problem import Refusal
 
-#: Headers of every response: browsers must neither guess its type nor cache it.
+#: Headers of every response: browsers must neither guess its media type nor cache it.
 SAFE: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -59,7 +59,9 @@ class Response:
 
 
 class ResponseWriter:
-    """Sends the response of one request. `own` are headers of this response alone (CORS); `head` omits the body."""
+    """Sends the response of one request. `own`: headers that only this response gets (CORS). `head`: the request is a
+    HEAD request, so the body is omitted.
+    """
 
     __slots__ = ("_own", "_send", "head", "status")
 
@@ -96,7 +98,7 @@ class ResponseWriter:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Send a problem. Does nothing once a response has started: the client then sees a truncated body."""
+        """Send a refusal. Does nothing once a response has started: the client then sees a truncated body."""
         if self.status:
             return
         headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in refusal.headers.items()]

@@ -5,7 +5,6 @@ validation, OpenAPI and the reference pages all derive from one table entry.
 from __future__ import annotations
 
 import inspect
-import types
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,32 +16,32 @@ import msgspec
 Role = Literal["submit", "worker", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-#: The roles that may use a route. An admin may use every route.
+#: The sets of roles that a route can allow. Each contains `admin`, so an admin may use every route.
 ADMIN: frozenset[Role] = frozenset({"admin"})
 SUBMIT: frozenset[Role] = frozenset({"submit", "admin"})
 WORKER: frozenset[Role] = frozenset({"worker", "admin"})
 ANYONE: frozenset[Role] = frozenset(ROLES)
-#: Never needs a token.
+#: The set for routes that need no token.
 OPEN: frozenset[Role] = frozenset()
 
 Handler = Callable[..., Awaitable[Any]]
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of query parameters. An unknown parameter is refused."""
+    """Base class of query parameters. An unknown parameter is refused."""
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of request bodies. An unknown field is refused, so that a misspelt option never passes silently."""
+    """Base class of request bodies. An unknown field is refused, so that a misspelt option is not silently ignored."""
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """Base of response bodies."""
+    """Base class of response bodies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One entry of the route table. `errors` lists refusals beside the common ones, by status."""
+    """One entry of the route table. `errors` describes, by status, the error responses that only this route has."""
 
     method: str
     path: str
@@ -51,9 +50,9 @@ class Route:
     tag: str
     status: int = 200
     errors: dict[int, str] = field(default_factory=dict[int, str])
-    #: Larger bodies are refused with 413; 0: the server's limit.
+    #: The largest body in bytes, above which the server responds 413; 0: the server's default limit.
     max_body: int = 0
-    #: Further statuses that are not errors, with their descriptions.
+    #: Descriptions of further statuses that are not errors, as 202 for a lock that is not free yet.
     other_statuses: dict[int, str] = field(default_factory=dict[int, str])
     #: Media types of request and response. With another type than JSON, the handler reads the body chunk by chunk.
     consumes: str = "application/json"
@@ -78,12 +77,12 @@ class Route:
 
     @cached_property
     def body(self) -> Any:
-        """The type of the body; None: the route has none, and ignores what a client sends."""
+        """The type of the request body. None: the route takes no body and ignores one that a client sends."""
         return self.hints.get("body")
 
     @cached_property
     def decode(self) -> Callable[[bytes], Any]:
-        """Decodes a JSON body."""
+        """A function that decodes a JSON body to the type `body`."""
         return msgspec.json.Decoder(self.body).decode
 
     @cached_property
@@ -96,7 +95,7 @@ class Route:
 
     @cached_property
     def reply(self) -> Any:
-        """The type of the response body; None: it has no body."""
+        """The type of the response body. None: the response has no body."""
         hint = self.hints.get("return")
         return None if hint is type(None) else hint
 
@@ -113,8 +112,3 @@ class Route:
     @cached_property
     def summary(self) -> str:
         return " ".join(self.text.partition("\n\n")[0].split()).rstrip(".")
-
-
-def is_optional(kind: Any) -> bool:
-    """Whether a type is a union with None."""
-    return typing.get_origin(kind) in (typing.Union, types.UnionType) and type(None) in typing.get_args(kind)

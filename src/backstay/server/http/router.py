@@ -10,16 +10,19 @@ from urllib.parse import unquote_to_bytes
 from backstay.server.http.problem import Refusal
 from backstay.server.http.route import Route
 
-#: Longer paths are refused. A name has at most 512 bytes, and three times that when it is percent-encoded.
+#: The longest path in bytes; a longer one is refused. There must be space for names of 512 bytes, which
+#: percent-encoding can make three times as long.
 LONGEST_PATH = 4096
 
 
-class _Node:
-    __slots__ = ("fixed", "free", "routes")
+class _Segment:
+    """A node of the tree of path segments, with the routes that end at it by method."""
+
+    __slots__ = ("literals", "parameter", "routes")
 
     def __init__(self) -> None:
-        self.fixed: dict[str, _Node] = {}
-        self.free: _Node | None = None
+        self.literals: dict[str, _Segment] = {}
+        self.parameter: _Segment | None = None
         self.routes: dict[str, Route] = {}
 
 
@@ -27,17 +30,17 @@ class Router:
     """A tree of path segments. A literal segment wins over a parameter."""
 
     def __init__(self, table: Iterable[Route]) -> None:
-        self._root = _Node()
+        self._root = _Segment()
         #: Routes without parameters, found with one dictionary lookup.
         self._plain: dict[tuple[str, bytes], Route] = {}
         for route in table:
             node = self._root
             for part in route.path.strip("/").split("/"):
                 if part.startswith("{"):
-                    node.free = node.free or _Node()
-                    node = node.free
+                    node.parameter = node.parameter or _Segment()
+                    node = node.parameter
                 else:
-                    node = node.fixed.setdefault(part, _Node())
+                    node = node.literals.setdefault(part, _Segment())
             if route.method in node.routes:
                 raise ValueError(f"two routes for {route.method} {route.path}")
             node.routes[route.method] = route
@@ -72,13 +75,15 @@ class Router:
         ]
         return route, dict(zip(route.parameters, values, strict=True))
 
-    def _walk(self, node: _Node, parts: list[str], depth: int, method: str) -> _Node | None:
-        """Return the node of a path. A node that has the method wins over one that has not."""
+    def _walk(self, node: _Segment, parts: list[str], depth: int, method: str) -> _Segment | None:
+        """Return the node of the tree that matches a path; None when there is none. If several nodes match, one with a
+        route for `method` is preferred.
+        """
         if depth == len(parts):
             return node if node.routes else None
-        fallback: _Node | None = None
-        exact = node.fixed.get(parts[depth])
-        for child in (exact, node.free if parts[depth] else None):
+        fallback: _Segment | None = None
+        exact = node.literals.get(parts[depth])
+        for child in (exact, node.parameter if parts[depth] else None):
             if child is None:
                 continue
             found = self._walk(child, parts, depth + 1, method)

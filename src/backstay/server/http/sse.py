@@ -1,6 +1,7 @@
 """Server-sent events over durable data. The stream reads from the store; notifications only shorten the polling delay.
 
-Each event has an id. A client that reconnects with Last-Event-ID continues behind it, without gaps or duplicates.
+Each event has an id. A client that reconnects with Last-Event-ID continues after that event, without gaps or
+duplicates.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ if TYPE_CHECKING:
 OPENING = b"retry: 1000\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 REVOKED = b": the token is no longer valid\n\n"
+CROWDED = b": other callers needed this stream's place; reconnect later\n\n"
 STOPPING = b": the server is stopping; reconnect\n\n"
 #: Seconds between polls while the engine is unavailable.
 ENGINE_RETRY = 1.0
-#: Bytes that are sent in one write.
+#: Events are joined into one write until it has this many bytes.
 SLICE = 64 * 1024
-#: The longest sequence number: it fits 64 bits.
+#: Digits of the longest sequence number that is accepted; it fits into 64 bits.
 MAX_DIGITS = 18
 
 
 class Page(NamedTuple):
-    """The result of one poll. `more`: poll again at once. `ended`: the source has no further events, ever."""
+    """The result of one poll of a source.
+
+    events: the new events, encoded for the stream.
+    more: whether further events are ready, so that the stream polls again at once.
+    ended: whether the source will never have further events.
+    """
 
     events: list[bytes]
     more: bool = False
@@ -38,20 +45,20 @@ class Page(NamedTuple):
 
 
 class Source(Protocol):
-    """A source of events. Each poll returns the events since the poll before; one stream polls it, never
+    """A source of events. Each poll returns the events since the previous poll. One stream polls it, never
     concurrently.
     """
 
     topic: str
-    #: Seconds to wait for a notification before the next poll: at first, and at most.
+    #: Seconds to wait for a notification before the next poll: the first wait, and the longest that it grows to.
     first_poll: float
     max_poll: float
 
     async def poll(self) -> Page: ...
 
 
-def event(kind: str, data: bytes, id_: str = "") -> bytes:
-    """Encode one event. `data` is JSON, which has no line breaks."""
+def encode_event(kind: str, data: bytes, id_: str = "") -> bytes:
+    """Encode one server-sent event. `data` is JSON without line breaks."""
     head = f"id: {id_}\nevent: {kind}\ndata: " if id_ else f"event: {kind}\ndata: "
     return head.encode() + data + b"\n\n"
 
@@ -64,9 +71,10 @@ async def follow(request: Request, source: Source) -> AsyncGenerator[bytes, None
         async with aclosing(_poll_source(request, source)) as pieces:
             async for piece in pieces:
                 yield piece
+                request.check_slot()
                 await request.check_token()
-    except Refusal:
-        yield REVOKED
+    except Refusal as refusal:
+        yield REVOKED if refusal.status == 401 else CROWDED  # noqa: PLR2004 - 503: its waiting slot was revoked
 
 
 async def _poll_source(request: Request, source: Source) -> AsyncGenerator[bytes, None]:
@@ -89,7 +97,7 @@ async def _poll_source(request: Request, source: Source) -> AsyncGenerator[bytes
                 sent_at = steady()
                 delay = source.first_poll
             if page.ended:
-                yield event("end", b"{}")
+                yield encode_event("end", b"{}")
                 return
             if server.is_closing:
                 yield STOPPING
@@ -105,7 +113,9 @@ async def _poll_source(request: Request, source: Source) -> AsyncGenerator[bytes
 
 
 def _slices(events: list[bytes]) -> Iterator[bytes]:
-    """Join events into writes of limited size, so that a client that stops reading is noticed early."""
+    """Join events into writes of limited size. The stream's timeout applies to each write: with small writes, the
+    server notices earlier that a client has stopped reading.
+    """
     gathered: list[bytes] = []
     size = 0
     for one in events:
@@ -118,11 +128,13 @@ def _slices(events: list[bytes]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
-def last_number(request: Request, after: int) -> int:
-    """Return the Last-Event-ID of a stream whose ids are numbers; `after` without one. Raises Refusal (400)."""
+def last_event_number(request: Request) -> int | None:
+    """Return the Last-Event-ID header of a stream whose ids are numbers; None without the header. Raises Refusal
+    (400).
+    """
     given = last_event_id(request)
     if not given:
-        return after
+        return None
     if not given.isascii() or not given.isdigit() or len(given) > MAX_DIGITS:
         raise Refusal(400, "Last-Event-ID must be the id of an event of this stream: its sequence number")
     return int(given)

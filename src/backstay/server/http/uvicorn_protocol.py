@@ -27,12 +27,12 @@ LONG = _refusal(431, "Request Header Fields Too Large", "the head of the request
 
 
 class HeadLimits:
-    """A mixin in front of uvicorn's protocols: closes a connection whose request head is too slow or too long."""
+    """A mixin for uvicorn's protocol classes: closes a connection whose request head is too slow or too long."""
 
     head_timeout = 10.0
     max_head = 32 * 1024
 
-    # Attributes of the uvicorn protocol.
+    # Attributes that uvicorn's protocol classes define.
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     cycle: Any
@@ -41,15 +41,15 @@ class HeadLimits:
     _head = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the protocol's
+        super().connection_made(transport)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - of uvicorn's protocol
         self._timer = self.loop.call_later(self.head_timeout, self._on_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        super().connection_lost(exc)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the same
+        super().connection_lost(exc)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - of uvicorn's protocol
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - the same
+        super().data_received(data)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue,reportUnknownMemberType] - of uvicorn's protocol
         if self.cycle is not None and not self.cycle.response_complete:
             if self._timer is not None:
                 self._stop_timer()

@@ -1,4 +1,4 @@
-"""Runs the application on uvicorn, and ends streams and long polls before uvicorn waits for open requests."""
+"""Runs the application on uvicorn. On stop, streams and long polls end before uvicorn waits for open requests."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class _Uvicorn(uvicorn.Server):
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.begin_close()  # first: uvicorn waits for requests to end, and streams never would
+        self._app.begin_close()  # before uvicorn waits for open requests: streams end only after this call
         await super().shutdown(sockets)
 
 
 class UvicornRunner:
-    """Runs a Server on sockets: `run([sock])` returns after `stop()`. It installs no signal handlers: uvicorn's own
-    would end the process before worker and Backstay are closed.
+    """Runs a Server on sockets: `run([sock])` returns after `stop()`. It installs no signal handlers, since uvicorn's
+    handlers would end the process before the worker and the Backstay are closed.
     """
 
     def __init__(self, app: Server) -> None:
@@ -36,7 +36,7 @@ class UvicornRunner:
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level="error",  # its warnings concern malformed requests and packages that are not needed
+            log_level="error",  # its warnings concern only malformed requests and missing optional packages
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -51,11 +51,11 @@ class UvicornRunner:
         return self._server.started
 
     async def run(self, sockets: list[socket.socket]) -> None:
-        """Serve until `stop()`. Then streams and long polls end at once; other requests have `stop_timeout`."""
-        await self._server._serve(sockets)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - serve() without its signals
+        """Serve until `stop()`. Then streams and long polls end at once; other requests have `stop_timeout` seconds."""
+        await self._server._serve(sockets)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - serve() would install signal handlers
 
     def stop(self) -> None:
-        """Stop gracefully. Call it from the loop's thread. Safe to call twice."""
+        """Stop gracefully. Call it on the event loop. Safe to call twice."""
         self._server.should_exit = True
 
     def force_stop(self) -> None:

@@ -17,7 +17,7 @@ from backstay.errors import ConfigError, EngineUnavailable
 
 #: The longest head and body of a response, in bytes.
 LONGEST_HEAD, LONGEST_BODY = 64 * 1024, 64 * 1024 * 1024
-#: Seconds.
+#: Seconds that connecting may take.
 CONNECT_TIMEOUT = 10.0
 JSON = "application/json"
 
@@ -25,7 +25,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RequestRefused(Exception):
-    """The server refused the request: `.status`, with the problem's detail as the message."""
+    """The server responded with an error status, `.status`. The message is the detail of its RFC 9457 problem."""
 
     def __init__(self, status: int, body: Any) -> None:
         detail = cast("dict[str, Any]", body).get("detail", "") if isinstance(body, dict) else ""
@@ -33,7 +33,7 @@ class RequestRefused(Exception):
         self.status = status
 
 
-class Client:
+class ServerClient:
     """A client of one server. Concurrent requests use separate connections."""
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -56,11 +56,11 @@ class Client:
         """Send JSON and return the decoded response. Raises RequestRefused for an error status, EngineUnavailable when
         the server is unreachable or does not respond in time.
         """
-        return _value(await self._request("POST", path, msgspec.json.encode(body), JSON, timeout))
+        return _decode_json(await self._request("POST", path, msgspec.json.encode(body), JSON, timeout))
 
     async def put(self, path: str, raw: bytes, *, timeout: float = 120.0) -> Any:
         """Send bytes; otherwise like `post`."""
-        return _value(await self._request("PUT", path, raw, "application/octet-stream", timeout))
+        return _decode_json(await self._request("PUT", path, raw, "application/octet-stream", timeout))
 
     async def delete(self, path: str, *, timeout: float = 30.0) -> None:
         """Send a DELETE; raises like `post`."""
@@ -80,7 +80,7 @@ class Client:
             why = str(error) or type(error).__name__
             raise EngineUnavailable(f"the server at {self.host}:{self.port} does not respond: {why}") from error
         if status >= 300:  # noqa: PLR2004 - not a success
-            raise RequestRefused(status, _value(answer))
+            raise RequestRefused(status, _decode_json(answer))
         return answer
 
     async def _round_trip(self, sent: bytes) -> tuple[int, bytes]:
@@ -104,8 +104,8 @@ class Client:
             await writer.drain()
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             status = int(head.split(" ", 2)[1])
-            fields = _fields(head)
-            body = await _body(reader, fields, status)
+            fields = _parse_fields(head)
+            body = await _read_body(reader, fields, status)
         except BaseException:
             writer.close()
             raise
@@ -124,14 +124,14 @@ class Client:
                 await writer.wait_closed()
 
 
-def _value(answer: bytes) -> Any:
-    """Decode JSON; None for an empty body, and for a body that is not JSON."""
+def _decode_json(answer: bytes) -> Any:
+    """Decode a JSON body; None for a body that is empty or not JSON."""
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(answer)
     return None
 
 
-def _fields(head: str) -> dict[str, str]:
+def _parse_fields(head: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in head.split("\r\n")[1:]:
         name, _, value = line.partition(":")
@@ -139,7 +139,7 @@ def _fields(head: str) -> dict[str, str]:
     return fields
 
 
-async def _body(reader: asyncio.StreamReader, fields: dict[str, str], status: int) -> bytes:
+async def _read_body(reader: asyncio.StreamReader, fields: dict[str, str], status: int) -> bytes:
     if status == 204:  # noqa: PLR2004 - No Content
         return b""
     if "content-length" in fields:
@@ -160,6 +160,6 @@ async def _body(reader: asyncio.StreamReader, fields: dict[str, str], status: in
             raise ValueError("the response is too large")
 
 
-def segment(text: str) -> str:
+def encode_segment(text: str) -> str:
     """Percent-encode a name as a path segment."""
     return quote(text, safe="")

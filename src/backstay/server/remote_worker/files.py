@@ -12,24 +12,24 @@ from typing import Any
 import msgspec
 
 from backstay.errors import CorruptRecord, PayloadTooLarge
-from backstay.server.remote_worker.client import Client, segment
+from backstay.server.remote_worker.client import ServerClient, encode_segment
 from backstay.workflow.api.artifacts import LARGEST, list_files, validate_artifact_name
 from backstay.workflow.command import variables
 
-#: Uploads a file under a name.
+#: A function that uploads one file: `put(name, content)`.
 Put = Callable[[str, bytes], Awaitable[Any]]
 
 
 async def upload(directory: Path, put: Put, log_line: Callable[[str], None]) -> None:
-    """Upload every file below a directory; `log_line` reports skipped ones. Raises PayloadTooLarge, and what `put`
-    raises.
+    """Upload every file below a directory, and write a line to the job's log for each file that is skipped. Raises
+    PayloadTooLarge, and what `put` raises.
     """
-    for name, path in list_files(directory, lambda name, why: log_line(f"{name} is left out: {why}")):
-        await put(name, await asyncio.to_thread(_content, name, path))
+    for name, path in list_files(directory, lambda name, why: log_line(f"skipping {name}: {why}")):
+        await put(name, await asyncio.to_thread(_read_content, name, path))
 
 
-def _content(name: str, path: Path) -> bytes:
-    with open(path, "rb", opener=_open_no_follow) as file:  # the file may have been replaced by a symlink
+def _read_content(name: str, path: Path) -> bytes:
+    with open(path, "rb", opener=_open_no_follow) as file:  # a symlink may have replaced it
         raw = file.read(LARGEST + 1)
     if len(raw) > LARGEST:
         raise PayloadTooLarge(type=name, what="artifact", size=len(raw), limit=LARGEST)
@@ -40,15 +40,17 @@ def _open_no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-async def download(client: Client, job: dict[str, Any], before: Iterable[str], directory: Path) -> None:
-    """Download the artifacts of the needed jobs, each job's into its own directory. Raises CorruptRecord."""
+async def download(client: ServerClient, job: dict[str, Any], before: Iterable[str], directory: Path) -> None:
+    """Download the artifacts of other jobs of the same run for `job`. `before`: the names of these jobs. The files of
+    each go to a subdirectory of `directory`. Raises CorruptRecord when a file does not match its hash.
+    """
     for key in before:
-        theirs = f"/api/workflows/{segment(job['workflow_id'])}/jobs/{segment(key)}/artifacts"
-        run = f"?run={segment(job['run_id'])}"
+        theirs = f"/api/workflows/{encode_segment(job['workflow_id'])}/jobs/{encode_segment(key)}/artifacts"
+        run = f"?run={encode_segment(job['run_id'])}"
         for one in msgspec.json.decode(await client.get(theirs + run))["files"]:
-            raw = await client.get(f"{theirs}/{segment(one['name'])}{run}")
+            raw = await client.get(f"{theirs}/{encode_segment(one['name'])}{run}")
             if hashlib.sha256(raw).hexdigest() != one["digest"]:
-                raise CorruptRecord(f"artifact {one['name']!r} of {key!r} is not what was stored")
+                raise CorruptRecord(f"artifact {one['name']!r} of {key!r} is damaged: its SHA-256 does not match")
             target = directory / variables.variable_name(key) / validate_artifact_name(one["name"])
             target.parent.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(target.write_bytes, raw)

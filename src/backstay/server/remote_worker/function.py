@@ -15,7 +15,7 @@ from backstay.engine.base import steady
 from backstay.errors import BackstayError, ConfigError
 from backstay.job.api.context import enter
 from backstay.job.api.retry import Cancel, Outcome, Retry, Snooze
-from backstay.job.model import Claimed
+from backstay.job.exchange import Claimed
 from backstay.job.worker.execution import outcome
 from backstay.job.worker.execution.attempt import Attempt, Why
 from backstay.runtime.serialization import PLAIN_CODEC, escape_surrogates
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from backstay.job.api.definition import BaseJobType
     from backstay.job.worker.execution.threads import Threads
 
-#: Seconds that log lines are collected for one request.
+#: Seconds for which log lines are collected before they are sent in one request.
 FLUSH_DELAY = 0.1
-#: Characters of one log line; longer ones are split.
+#: Characters of one log line; longer lines are split.
 LONGEST_LINE = 16_000
-#: Log lines that are buffered while the server is unavailable; further ones are dropped.
+#: Log lines that are buffered while the server is unavailable; further lines are dropped.
 MAX_BUFFERED = 10_000
-#: The streams that the server accepts; lines of other streams count as the last one.
+#: The log streams that the server accepts. Lines of any other stream are sent as `log`.
 STREAMS = ("stdout", "stderr", "log")
 LONGEST_ERROR = 10_000
 
 
 class LogSender:
     """Buffers the log lines and progress of a function, and sends them to the server. `log` and `report_progress` may
-    be called from any thread; the rest runs on the event loop.
+    be called from any thread; other methods run on the event loop.
     """
 
     def __init__(self, leased: LeasedJob) -> None:
@@ -72,7 +72,7 @@ class LogSender:
             await self._wakeup.wait()
             await asyncio.sleep(FLUSH_DELAY)
             self._wakeup.clear()
-            with suppress(BackstayError, RequestRefused, LeaseRevoked):  # retried with the next lines, or at the end
+            with suppress(BackstayError, RequestRefused, LeaseRevoked):  # unsent lines stay buffered for the next flush
                 await self.flush()
                 if self._leased.progress is not None:
                     await self._leased.heartbeat()
@@ -81,7 +81,7 @@ class LogSender:
         async with self._sending:
             while lines := self._lines[:]:
                 await self._leased.send_log(lines)
-                del self._lines[: len(lines)]  # safe: other threads only append
+                del self._lines[: len(lines)]  # safe: other threads only append to the list
 
 
 class FunctionRun:
@@ -93,7 +93,7 @@ class FunctionRun:
         self._grace = grace
         self._log_sender = LogSender(leased)
         self._interrupted = asyncio.Event()
-        self.attempt = Attempt(_claimed(leased), known, 0, leased.ttl, steady())
+        self.attempt = Attempt(_build_claimed(leased), known, 0, leased.ttl, steady())
 
     def stop(self) -> None:
         """Interrupt the function: the job was cancelled, or the worker stops."""
@@ -103,15 +103,20 @@ class FunctionRun:
         """Interrupt the function because its lease is lost; the outcome is not reported."""
         self._interrupt("lost", "the server reports that the lease is not current")
 
-    def renewed(self, sent: float) -> None:
+    def extend_lease(self, sent: float) -> None:
+        """Record that the lease was renewed by a heartbeat, which was sent at `sent` (steady clock). The TTL counts
+        from then.
+        """
         self.attempt.extend(sent, time.time_ns() // 1000 + int(self._leased.ttl * 1_000_000))
 
     def _interrupt(self, why: Why, reason: str) -> None:
         self.attempt.interrupt(why, reason, self._grace)
 
     async def run(self) -> tuple[str, dict[str, Any]] | None:
-        """Run the function. Returns the verb and body of the report to the server; None when the lease is lost."""
-        attempt, seconds = self.attempt, self._leased.job["timeout_secs"]
+        """Run the function. Returns how to report the outcome to the server: the verb of the request (`complete`,
+        `fail` or `release`) and its body. None when the lease is lost: then nothing is reported.
+        """
+        attempt, seconds = self.attempt, self._leased.timeout
         limit = None
         if seconds:
             attempt.timeout_at = attempt.started + seconds
@@ -129,22 +134,22 @@ class FunctionRun:
                 limit.cancel()
 
     async def _await_end(self) -> tuple[Any, BaseException | None]:
-        """Return what the function returned or raised. A function that ignores the interruption is abandoned after the
-        grace period.
+        """Return what the function returned, and what it raised. A function that ignores an interruption is abandoned
+        after the grace period.
         """
         attempt = self.attempt
         handler = asyncio.create_task(self._call())
         interruption = asyncio.create_task(self._interrupted.wait())
         is_async = attempt.definition.is_async
 
-        def interrupted() -> None:
+        def on_interrupt() -> None:
             self._interrupted.set()
             if is_async:  # a thread cannot be cancelled: its function checks `ctx.cancelled`
                 handler.cancel()
 
-        attempt.on_interrupt = interrupted
-        if attempt.why:  # interrupted before it started
-            interrupted()
+        attempt.on_interrupt = on_interrupt
+        if attempt.why:  # the attempt was interrupted before its function started
+            on_interrupt()
         try:
             await asyncio.wait({handler, interruption}, return_when=asyncio.FIRST_COMPLETED)
             if not handler.done():
@@ -154,7 +159,9 @@ class FunctionRun:
         if not handler.done():
             attempt.abandoned = True
             handler.cancel()
-            return None, outcome.Abandoned(f"the handler did not end within {self._grace:g} s of its interruption")
+            return None, outcome.HandlerAbandoned(
+                f"the handler did not end within {self._grace:g} s of its interruption"
+            )
         if handler.cancelled():
             return None, asyncio.CancelledError()
         return handler.result()
@@ -173,12 +180,12 @@ class FunctionRun:
             return None, error
         done: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
 
-        def answer(value: Any, error: BaseException | None) -> None:
+        def set_outcome(value: Any, error: BaseException | None) -> None:
             if not done.done():
                 done.set_result((value, error))
 
         handler = partial(attempt.call_leased, partial(definition.function, *args, **kwargs))
-        self._threads.call(copy_context(), handler, answer)
+        self._threads.call(copy_context(), handler, set_outcome)
         return await done
 
     # ── reports ──
@@ -186,17 +193,17 @@ class FunctionRun:
     def _report(self, value: Any, error: BaseException | None) -> tuple[str, dict[str, Any]]:
         match value if isinstance(value, Outcome) else error:
             case None:
-                return self._complete(value)
+                return self._report_success(value)
             case Snooze() as snooze:
                 return "release", {"delay_secs": snooze.seconds}
             case Cancel() as cancel:
-                return "fail", {"error": _short(str(cancel)), "cancelled": True}
+                return "fail", {"error": _shorten(str(cancel)), "cancelled": True}
             case Retry() as retry:
-                return "fail", {"error": _short(f"Retry: {retry}"), "delay_secs": retry.after}
+                return "fail", {"error": _shorten(f"Retry: {retry}"), "delay_secs": retry.after}
             case other:
-                return self._failed(other)
+                return self._report_failure(other)
 
-    def _complete(self, value: Any) -> tuple[str, dict[str, Any]]:
+    def _report_success(self, value: Any) -> tuple[str, dict[str, Any]]:
         attempt = self.attempt
         try:
             if attempt.next is not None:
@@ -205,10 +212,10 @@ class FunctionRun:
             result = PLAIN_CODEC.decode(attempt.definition.encode_result(value))
         except Exception as error:  # noqa: BLE001 - encoding runs the value's own code
             failure = outcome.describe_failure(error, attempt.job.attempt)
-            return "fail", {"error": _short(f"{failure.kind}: {failure.message}"), "retryable": False}
+            return "fail", {"error": _shorten(f"{failure.kind}: {failure.message}"), "retryable": False}
         return "complete", {"result": result, "outputs": attempt.outputs or {}}
 
-    def _failed(self, error: BaseException) -> tuple[str, dict[str, Any]]:
+    def _report_failure(self, error: BaseException) -> tuple[str, dict[str, Any]]:
         attempt = self.attempt
         if attempt.why == "stopping":
             return "release", {}
@@ -218,15 +225,17 @@ class FunctionRun:
             return "fail", {"error": f"the attempt ran longer than {attempt.timeout_at - attempt.started:g} s"}
         failure = outcome.describe_failure(error, attempt.job.attempt)
         pointless = isinstance(error, outcome.NOT_RETRYABLE)
-        return "fail", {"error": _short(f"{failure.kind}: {failure.message}"), "retryable": not pointless}
+        return "fail", {"error": _shorten(f"{failure.kind}: {failure.message}"), "retryable": not pointless}
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text[:LONGEST_ERROR]
 
 
-def _claimed(leased: LeasedJob) -> Claimed:
-    """Build the claimed job that the context shows. It has no upstream results: over HTTP they arrive as arguments."""
+def _build_claimed(leased: LeasedJob) -> Claimed:
+    """Build the claimed job that the function sees through its context, from the server's JSON. It has no results of
+    the jobs that it depends on: the server has already inserted them into the arguments.
+    """
     job = leased.job
     return Claimed(
         id=job["uid"],
@@ -235,7 +244,7 @@ def _claimed(leased: LeasedJob) -> Claimed:
         queue=job["queue"],
         args=PLAIN_CODEC.encode(job["args"] or {}),
         meta=b"",
-        attempt=job["attempt"],
+        attempt=leased.attempt,
         retries=job["retry_policy"]["max_retries"],
         snoozes=job["snoozes"],
         priority=job["priority"],

@@ -1,4 +1,4 @@
-"""One claimed job of an HTTP worker: its lease, and the requests about it."""
+"""One claimed job of an HTTP worker: its lease, and the requests that the worker sends for it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,41 @@ from typing import Any
 
 from backstay.engine.base import Micros, steady
 from backstay.errors import EngineUnavailable
-from backstay.server.remote_worker.client import Client, RequestRefused, segment
+from backstay.server.remote_worker.client import RequestRefused, ServerClient, encode_segment
 
-#: Log chunks in one request.
+#: The largest number of log lines in one request (the server's API calls them chunks).
 BATCH = 1000
-#: Seconds for which a finish is retried while the server is unavailable.
-PERSIST = 120.0
-#: Seconds before a retry: at first, and at most.
+#: Seconds for which a report, a log batch or an artifact is sent again while the server is unavailable.
+RETRY_SECONDS = 120.0
+#: Seconds before the first retry, and the longest time between retries.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class LeaseRevoked(Exception):
-    """The lease is no longer current: the server ignores all further work on the job."""
+    """The lease is no longer current: the server refuses all further requests for the job."""
 
 
 class LeasedJob:
-    """A claimed job. `lost` is set once the server reports that the lease is not current."""
+    """A job that this worker has claimed over HTTP. `lost` is set once the server reports that the worker no longer
+    holds the job's lease.
+    """
 
-    def __init__(self, client: Client, handout: dict[str, Any]) -> None:
+    def __init__(self, client: ServerClient, handout: dict[str, Any]) -> None:
         self._client = client
         self.job: dict[str, Any] = handout["job"]
         self.lease: str = handout["lease"]["lease_id"]
-        self.ttl: float = handout["lease"]["ttl_secs"]
-        self._path = f"/api/jobs/{segment(self.lease)}"
+        self.ttl: float = handout["lease"]["ttl_ms"] / 1000
+        #: Counted from 1, as everywhere but in the protocol.
+        self.attempt: int = self.job["attempt"] + 1
+        #: Seconds that the attempt may take; 0: unlimited.
+        self.timeout: float = self.job["timeout_ms"] / 1000
+        self._path = f"/api/jobs/{encode_segment(self.lease)}"
         self._sent = 0
         self.progress: float | None = None
         self.cancelled = self.lost = False
 
     async def send_log(self, lines: Sequence[tuple[Micros, str, str]]) -> None:
-        """Send log lines in order. They are numbered, so the server stores a repeated chunk once."""
+        """Send log lines in order, with retries. They are numbered, so the server stores a repeated line once."""
         for first in range(0, len(lines), BATCH):
             batch = lines[first : first + BATCH]
             chunks = [
@@ -53,10 +59,10 @@ class LeasedJob:
 
     async def put_artifact(self, name: str, raw: bytes) -> None:
         """Upload an artifact, with retries. Raises LeaseRevoked."""
-        await self._retry(lambda: self._client.put(f"{self._path}/artifacts/{segment(name)}", raw))
+        await self._retry(lambda: self._client.put(f"{self._path}/artifacts/{encode_segment(name)}", raw))
 
     async def heartbeat(self) -> None:
-        """Renew the lease, send the progress and learn of a cancellation. Raises LeaseRevoked."""
+        """Renew the lease and send the progress. Sets `cancelled` if the job should stop. Raises LeaseRevoked."""
         answer = await self._post("heartbeat", {"progress": self.progress})
         self.cancelled = self.cancelled or bool(answer["cancelled"])
 
@@ -76,7 +82,7 @@ class LeasedJob:
         await self._retry(lambda: self._client.post(f"{self._path}/{verb}", body))
 
     async def _retry(self, request: Callable[[], Awaitable[Any]]) -> None:
-        """Repeat a request with backoff while the server is unavailable, for up to `PERSIST` seconds."""
+        """Repeat a request with backoff while the server is unavailable, for up to `RETRY_SECONDS` seconds."""
         began, pause = steady(), FIRST_PAUSE
         while True:
             try:
@@ -84,7 +90,7 @@ class LeasedJob:
                 return
             except (EngineUnavailable, RequestRefused) as error:
                 is_transient = not isinstance(error, RequestRefused) or error.status in (408, 429, 500, 502, 503, 504)
-                if not is_transient or self.lost or steady() - began > PERSIST:
+                if not is_transient or self.lost or steady() - began > RETRY_SECONDS:
                     raise
                 await asyncio.sleep(random.uniform(pause / 2, pause))
                 pause = min(pause * 2, LONGEST_PAUSE)

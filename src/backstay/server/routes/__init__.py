@@ -1,1 +1,1 @@
-"""What each route does. The table of them is `backstay.server.routes.table`."""
+"""The handlers of all routes. `backstay.server.routes.table` lists the routes."""

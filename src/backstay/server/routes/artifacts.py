@@ -13,11 +13,11 @@ from backstay.job.run_model import Artifact
 from backstay.server.http.problem import Refusal, not_found
 from backstay.server.http.request import Request
 from backstay.server.http.response import Stream
+from backstay.server.routes.leases import find_lease
 from backstay.server.schemas.jobs import RunQuery
 from backstay.server.schemas.workflows import ArtifactInfo, Artifacts
-from backstay.server.workers.claims import stale_lease
-from backstay.workflow.api.artifacts import Artifacts as Shelf
-from backstay.workflow.api.artifacts import validate_artifact_name
+from backstay.server.workers.lease_names import stale_lease
+from backstay.workflow.api.artifacts import JobArtifacts, validate_artifact_name
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 IN_MEMORY = 1024 * 1024
 
 
-def view(artifact: Artifact) -> ArtifactInfo:
+def artifact_info(artifact: Artifact) -> ArtifactInfo:
     return ArtifactInfo(
         name=artifact.name, size=artifact.size, digest=artifact.digest, created_at=artifact.created // 1000
     )
@@ -38,7 +38,7 @@ async def list_artifacts(request: Request, query: RunQuery) -> Artifacts:
     job = await server.run_lookup.find_job(request.path["workflow"], request.path["job"], query.run)
     outputs = await send(server.core, server.store.get_outputs(job.id))
     files = await send(server.core, server.store.list_artifacts(job.id))
-    return Artifacts(outputs=outputs, files=[view(one) for one in files])
+    return Artifacts(outputs=outputs, files=[artifact_info(one) for one in files])
 
 
 async def get_artifact(request: Request, query: RunQuery) -> Stream:
@@ -52,9 +52,9 @@ async def get_artifact(request: Request, query: RunQuery) -> Stream:
     if found is None:
         raise not_found(f"artifact of job {request.path['job'][:100]!r}", name)
 
-    pieces = _shelf(server).read(found)
+    pieces = _job_artifacts(server).read(found)
     try:
-        first = await anext(pieces, b"")  # read before the response starts, so that an error still gets a status
+        first = await anext(pieces, b"")  # read before the response starts, so an error can set the status
     except ConfigError:
         raise Refusal(
             404, f"{name[:200]!r} is stored in a directory; start this server with the --artifacts of its workers"
@@ -67,35 +67,37 @@ async def get_artifact(request: Request, query: RunQuery) -> Stream:
         b"content-security-policy": b"sandbox; default-src 'none'",
         b"etag": f'"{found.digest}"'.encode(),
     }
-    return Stream(_from(first, pieces), media_type=b"application/octet-stream", headers=headers)
+    return Stream(_prepend(first, pieces), media_type=b"application/octet-stream", headers=headers)
 
 
-async def put_artifact(request: Request, body: bytes) -> ArtifactInfo:  # noqa: ARG001 - read as it comes
-    """Upload a file of a job, under its current lease. It replaces a file of the same name."""
+async def put_artifact(request: Request, body: bytes) -> ArtifactInfo:  # noqa: ARG001 - the handler reads the body itself
+    """Upload a file of a job, under the job's current lease. It replaces a file of the same name."""
     server = request.server
-    lease = request.path["lease"]
-    job, fence, _ = server.claims.parse_lease(lease)
+    lease = await find_lease(request)
     await server.claims.get_lease(lease)
+    job = lease.job
     name = validate_artifact_name(request.path["name"])
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as spool:
         async for piece in request.chunks(server.settings.max_artifact):
             spool.write(piece)
+        size = spool.tell()
         spool.seek(0)
-        try:
-            artifact = await _shelf(server).put(job, fence, name, cast("IO[bytes]", spool))
-        except JobError:
-            raise stale_lease(lease) from None
+        async with server.artifact_quota.storing(job, name, size):
+            try:
+                artifact = await _job_artifacts(server).put(job, lease.fence, name, cast("IO[bytes]", spool))
+            except JobError:
+                raise stale_lease(lease.name) from None
     artifact = next(
         (one for one in await send(server.core, server.store.list_artifacts(job)) if one.name == name), artifact
     )
-    return view(artifact)
+    return artifact_info(artifact)
 
 
-def _shelf(server: Server) -> Shelf:
-    return Shelf(server.core, directory=server.settings.artifacts or None, limit=server.settings.max_artifact)
+def _job_artifacts(server: Server) -> JobArtifacts:
+    return JobArtifacts(server.core, directory=server.settings.artifacts or None, limit=server.settings.max_artifact)
 
 
-async def _from(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _prepend(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(rest):
         yield first
         async for piece in rest:

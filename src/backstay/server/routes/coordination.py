@@ -10,9 +10,12 @@ from backstay.runtime import validation
 from backstay.runtime.serialization import PLAIN_CODEC
 from backstay.runtime.validation import Wire
 from backstay.server.coordination import idempotent_calls
+from backstay.server.coordination.held_locks import HeldLocks
+from backstay.server.coordination.n8n_held_locks import N8nHeldLocks
 from backstay.server.http.problem import Refusal
 from backstay.server.http.request import Request
 from backstay.server.http.response import Response
+from backstay.server.quotas import check_seconds
 from backstay.server.schemas.coordination import (
     AcquireRequest,
     BeginReply,
@@ -36,12 +39,21 @@ from backstay.server.schemas.coordination import (
 )
 
 
-def _speaks_n8n(request: Request, wire: Wire) -> bool:
-    """Whether the request is for n8n's keys. Raises Refusal (400) when the engine does not support them."""
+def _uses_n8n_keys(request: Request, wire: Wire) -> bool:
+    """Whether the request is for n8n's Redis keys. Raises Refusal (400) if the engine is not Redis."""
     try:
         return is_n8n(request.server.core.engine, wire)
     except ConfigError as error:
         raise Refusal(400, str(error)) from None
+
+
+def _check_ttl(request: Request, seconds: float | None, what: str) -> None:
+    check_seconds(request, seconds, request.server.settings.max_ttl, what)
+
+
+def _held_locks(request: Request, wire: Wire) -> HeldLocks | N8nHeldLocks:
+    server = request.server
+    return server.n8n_held_locks if _uses_n8n_keys(request, wire) else server.held_locks
 
 
 async def acquire_lock(request: Request, body: AcquireRequest) -> LockReply | Response:
@@ -50,35 +62,45 @@ async def acquire_lock(request: Request, body: AcquireRequest) -> LockReply | Re
     202 means that the lock is not free yet: repeat the request within 30 s to keep the place in the queue, until
     `max_wait_seconds` have passed since the first request. The holder keeps its lock with /renew.
     """
-    request.server.check_waiting_limit()
-    waits = request.server.n8n_lock_waits if _speaks_n8n(request, body.wire) else request.server.lock_waits
-    reply = await waits.acquire(request, waits.parse(request.path["name"], body))
+    _check_ttl(request, body.ttl_seconds, "ttl_seconds")
+    waits = request.server.n8n_lock_waits if _uses_n8n_keys(request, body.wire) else request.server.lock_waits
+    reply = await waits.acquire(request, waits.parse(request.principal, request.path["name"], body))
     return reply if reply.acquired else Response(202, reply)
 
 
 async def confirm_lock(request: Request, body: HoldRequest) -> LockReply:
-    """Confirm a grant that was requested with `confirm_seconds`: it then expires `ttl_seconds` from now."""
-    waits = request.server.n8n_lock_waits if _speaks_n8n(request, body.wire) else request.server.lock_waits
-    return await waits.extend(validation.check_name(request.path["name"]), body.lock_id, body.ttl_seconds)
+    """Confirm a lock that was acquired with `confirm_seconds`. Unconfirmed, it expires after that many seconds;
+    confirmed, it expires `ttl_seconds` from now. Only its owner and admins can confirm it.
+    """
+    _check_ttl(request, body.ttl_seconds, "ttl_seconds")
+    name = validation.check_name(request.path["name"])
+    return await _held_locks(request, body.wire).extend(request.principal, name, body.lock_id, body.ttl_seconds)
 
 
 async def renew_lock(request: Request, body: HoldRequest) -> LockReply:
-    """Renew a held lock: it expires `ttl_seconds` from now. A lost lock cannot be renewed."""
-    waits = request.server.n8n_lock_waits if _speaks_n8n(request, body.wire) else request.server.lock_waits
-    return await waits.extend(validation.check_name(request.path["name"]), body.lock_id, body.ttl_seconds)
+    """Renew a held lock: it expires `ttl_seconds` from now. A lost lock cannot be renewed. Only its owner and admins
+    can renew it.
+    """
+    _check_ttl(request, body.ttl_seconds, "ttl_seconds")
+    name = validation.check_name(request.path["name"])
+    return await _held_locks(request, body.wire).extend(request.principal, name, body.lock_id, body.ttl_seconds)
 
 
 async def release_lock(request: Request, body: ReleaseRequest) -> ReleasedReply:
-    """Release a lock. A lock of another holder stays as it is (409); a lock that is already released is a success."""
-    _speaks_n8n(request, body.wire)
-    done = await request.server.stay.locks.release(request.path["name"], body.lock_id, wire=body.wire)
+    """Release a lock. If another client holds it, nothing changes (409). Releasing a lock twice is a success. Only its
+    owner and admins can release it.
+    """
+    name = validation.check_name(request.path["name"])
+    done = await _held_locks(request, body.wire).release(request.principal, name, body.lock_id)
     return ReleasedReply(released=done.released, idempotent=done.idempotent, scope=done.scope, lock_id=done.lock_id)
 
 
 async def cleanup_locks(request: Request, body: CleanupRequest) -> CleanupReply:
-    """Release the locks that a failed execution holds, and no others."""
-    _speaks_n8n(request, body.wire)
-    done = await request.server.stay.locks.cleanup(body.execution_id, body.scopes, wire=body.wire)
+    """Release the locks that the caller's owner acquired with the `execution_id` of a failed execution, and no
+    others.
+    """
+    held = _held_locks(request, body.wire)
+    done = await held.cleanup(request.principal, validation.check_name(body.execution_id), body.scopes)
     return CleanupReply(
         cleaned=done.cleaned, cleaned_count=done.cleaned_count, scopes=list(done.scopes), reason=done.reason
     )
@@ -118,27 +140,32 @@ def _view(lock: Inspection) -> LockView:
 
 
 async def list_locks(request: Request, query: LocksQuery) -> list[LockView]:
-    """List locks, semaphores and read-write locks that have holders or waiters. On Redis this scans all keys."""
-    return [_view(lock) for lock in await request.server.stay.locks.list(query.prefix)]
+    """List locks, semaphores and read-write locks that have holders or waiters. On Redis this scans all keys. Only the
+    owner of a lock and admins see its `lock_id`; for others it is "".
+    """
+    locks = await request.server.held_locks.list_locks(request.principal, query.prefix)
+    return [_view(lock) for lock in locks]
 
 
 async def get_lock(request: Request, query: WireQuery) -> LockView:
-    """Return the holders and waiters of a lock; both are empty when it is not in use."""
-    _speaks_n8n(request, query.wire)
-    return _view(await request.server.stay.locks.inspect(request.path["name"], wire=query.wire))
+    """Return the holders and waiters of a lock; both are empty when it is not in use. Only the owner of a lock and
+    admins see its `lock_id`; for others it is "".
+    """
+    name = validation.check_name(request.path["name"])
+    return _view(await _held_locks(request, query.wire).inspect(request.principal, name))
 
 
 async def force_release_lock(request: Request, query: WireQuery) -> LockView:
     """Release a lock that others hold. Its fence increases, so that guarded writes of the old holders are refused."""
-    _speaks_n8n(request, query.wire)
-    name = request.path["name"]
-    await request.server.stay.locks.force_release(name, wire=query.wire)
-    return _view(await request.server.stay.locks.inspect(name, wire=query.wire))
+    name = validation.check_name(request.path["name"])
+    held = _held_locks(request, query.wire)
+    await held.force_release(name)
+    return _view(await held.inspect(request.principal, name))
 
 
 async def hit_limit(request: Request, body: HitRequest) -> HitReply:
-    """Take from a rate limit. `allowed` is the decision; a denial is not an error, and has `retry_after`."""
-    _speaks_n8n(request, body.wire)
+    """Count a hit against a rate limit. `allowed` is the decision; a denial is not an error, and sets `retry_after`."""
+    _uses_n8n_keys(request, body.wire)
     rates = list(body.rates)
     if body.limit is not None or body.window_seconds is not None:
         if body.limit is None or body.window_seconds is None or rates:
@@ -164,26 +191,25 @@ async def hit_limit(request: Request, body: HitRequest) -> HitReply:
 
 
 async def begin_call(request: Request, body: BeginRequest) -> BeginReply:
-    """Begin a call that must happen once, or get its outcome. 409: another client runs it."""
-    if body.wait_seconds:
-        request.server.check_waiting_limit()
+    """Begin a call that must happen once, or get its recorded outcome. 409: another client runs the call."""
+    _check_ttl(request, body.lease_seconds, "lease_seconds")
     return await idempotent_calls.begin(request, request.path["key"], body)
 
 
 async def complete_call(request: Request, body: CompleteCallRequest) -> SettledReply:
-    """Record the result of a call: later begins of its key get it."""
+    """Record the result of a call. Later begins with the same key return it."""
+    _check_ttl(request, body.ttl_seconds, "ttl_seconds")
     key = validation.check_name(request.path["key"], "key")
     raw = pack(key, PLAIN_CODEC, body.result)
-    await idempotent_calls.complete(
-        request.server.core, key, body.request_id, body.fence, body.ttl_seconds, raw, failed=False
-    )
+    await idempotent_calls.complete(request, key, body.request_id, body.fence, body.ttl_seconds, raw, failed=False)
     return SettledReply(key=key, state="completed")
 
 
 async def fail_call(request: Request, body: FailCallRequest) -> SettledReply:
-    """Report that a call failed: the next begin runs it again, or with `replay` gets this failure."""
+    """Report that a call failed. The next begin runs the call again; with `replay`, it gets this failure instead."""
+    _check_ttl(request, body.ttl_seconds, "ttl_seconds")
     key = validation.check_name(request.path["key"], "key")
     await idempotent_calls.fail(
-        request.server.core, key, body.request_id, body.fence, body.error, body.ttl_seconds, replay=body.replay
+        request, key, body.request_id, body.fence, body.error, body.ttl_seconds, replay=body.replay
     )
     return SettledReply(key=key, state="failed" if body.replay else "forgotten")

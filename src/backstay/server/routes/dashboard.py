@@ -57,7 +57,7 @@ class File:
 
     @cached_property
     def gzipped(self) -> bytes:
-        """The body for clients that accept gzip; compressed at first use."""
+        """The compressed body, for clients that accept gzip. Computed at first use."""
         return gzip.compress(self.body, 6, mtime=0)
 
 
@@ -80,7 +80,7 @@ def read(folder: Traversable) -> Mapping[str, File]:
 
 
 async def page(request: Request) -> Stream:
-    """The dashboard page. It needs no token itself, and asks the user for one when the API does."""
+    """The dashboard page. The page itself needs no token; it asks the user for one when the API requires it."""
     return await _respond(request, load().get("", File(NOT_BUILT, HTML)), REVALIDATE)
 
 

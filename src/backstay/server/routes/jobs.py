@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from backstay.errors import ConfigError
 from backstay.job import flows
 from backstay.job.api.options import CallOptions
-from backstay.job.flows import send
 from backstay.job.model import Job
 from backstay.job.reserved import INTERNAL, RESERVED
-from backstay.job.view import QueueInfo, plain
+from backstay.job.view import QueueInfo, decode_plain
 from backstay.runtime import validation
 from backstay.runtime.serialization import to_json_value
 from backstay.server.http.request import Request
@@ -27,22 +28,23 @@ from backstay.server.schemas.jobs import (
     QueueView,
     ReasonRequest,
 )
+from backstay.server.views.pages import LARGEST_VALUE, PageBudget, read_jobs
 
 
 def millis(at: int) -> int | None:
-    """Convert the engine's µs to ms; None for 0, which stands for "not yet"."""
+    """Convert µs to ms; None for 0, which means "not yet" in stored records."""
     return at // 1000 if at else None
 
 
-def seconds_of(job: Job, now: int) -> float | None:
-    """Return how long a job ran, or has been running; None before it started."""
-    if not job.started:
-        return None
-    return max(0, (job.finished or now) - job.started) / 1_000_000
+def duration_ms(started: int, finished: int, now: int) -> int | None:
+    """Return how many ms a job or run took, or has been running; None before it started."""
+    return max(0, (finished or now) - started) // 1000 if started else None
 
 
-def view(job: Job, now: int) -> JobInfo:
+def view(job: Job, now: int, *, listed: bool = False) -> JobInfo:
+    """Build the view of a job. `listed`: as an item of a list, without large arguments and results."""
     error = job.error
+    truncated = listed and len(job.args) + len(job.result or b"") > LARGEST_VALUE
     return JobInfo(
         id=job.id,
         type=job.type,
@@ -62,30 +64,43 @@ def view(job: Job, now: int) -> JobInfo:
         due_at_ms=job.due // 1000,
         started_at=millis(job.started),
         finished_at=millis(job.finished),
-        duration_secs=seconds_of(job, now),
+        duration_ms=duration_ms(job.started, job.finished, now),
         depends_on=list(job.after),
         waits_for=list(job.waits_for),
-        args=to_json_value(plain(job.args)),
-        result=to_json_value(plain(job.result or b"")),
+        args=to_json_value(decode_plain(job.args)) if not truncated else None,
+        result=to_json_value(decode_plain(job.result or b"")) if not truncated else None,
         error=Failed(kind=error.kind, message=error.message, attempt=error.attempt, at_ms=error.at // 1000)
         if error is not None
         else None,
+        truncated=truncated,
     )
 
 
 async def list_jobs(request: Request, query: JobsQuery) -> list[JobInfo]:
-    """List jobs, newest first."""
+    """List jobs, newest first. A page of large jobs may have fewer than `limit`: continue with `before` until a page is
+    empty.
+    """
     server = request.server
-    op = server.store.list_jobs(
+    found = read_jobs(
+        server.core,
+        server.store,
+        query.limit,
         state=query.state,
         queue=query.queue,
         type=query.type,
         run=query.run,
         before=query.before,
-        limit=query.limit,
     )
     now = server.core.engine.now()
-    return [view(job, now) for job in await send(server.core, op)]
+    budget = PageBudget()
+    made: list[JobInfo] = []
+    async with aclosing(found) as jobs:
+        async for job in jobs:
+            one = view(job, now, listed=True)
+            if not budget.fits(one) and made:
+                break
+            made.append(one)
+    return made
 
 
 async def enqueue_job(request: Request, body: EnqueueRequest) -> EnqueueReply:
@@ -94,6 +109,7 @@ async def enqueue_job(request: Request, body: EnqueueRequest) -> EnqueueReply:
         raise ConfigError(f"job types that begin with {RESERVED!r} are reserved; start a workflow to run commands")
     if body.queue == INTERNAL or body.queue.startswith(RESERVED):
         raise ConfigError(f"the queue {body.queue!r} is reserved; use another name")
+    await request.server.queue_quota.check(request, body.queue)
     options: CallOptions = {
         "queue": body.queue,
         "labels": body.labels,
@@ -114,13 +130,13 @@ async def get_job(request: Request) -> JobInfo:
 
 
 async def retry_job(request: Request) -> JobStateReply:
-    """Retry a job now, with all its attempts: one that failed, was cancelled or skipped, or is scheduled."""
+    """Retry a failed, cancelled, skipped or scheduled job now, with its attempts counted from zero."""
     state = await request.server.stay.jobs.retry(request.path["job"])
     return JobStateReply(id=request.path["job"], status=STATUSES[state], state=state)
 
 
 async def cancel_job(request: Request, body: ReasonRequest) -> JobStateReply:
-    """Cancel a job: at once while it waits; through its worker while it runs."""
+    """Cancel a job: a waiting job at once, a running job through its worker."""
     state = await flows.cancel(request.server.core, request.path["job"], body.reason)
     return JobStateReply(id=request.path["job"], status=STATUSES[state], state=state)
 

@@ -12,9 +12,11 @@ MEGABYTE = 1024 * 1024
 NO_LEASE = {409: "The lease is not current; nothing was changed."}
 NO_JOB = {404: "There is no such workflow, run or job."}
 NO_WORKFLOW = {404: "There is no such workflow, or it has no such run."}
-RETRY_ERRORS = {**NO_JOB, 409: "A job that it needs did not succeed: retry that one first."}
+RETRY_ERRORS = {**NO_JOB, 409: "A job that this job needs did not succeed: retry the needed job first."}
 NO_RUN = {404: "There is no such run."}
 NO_WORKER = {404: "There is no such worker."}
+FOREIGN_WORKER = {409: "The worker id belongs to another token, whose worker is not offline yet."}
+WORKER_ERRORS = {**NO_WORKER, **FOREIGN_WORKER}
 LOST = {409: "The lease is lost: another client holds it, or it expired."}
 
 TABLE: tuple[Route, ...] = (
@@ -33,7 +35,7 @@ TABLE: tuple[Route, ...] = (
         dashboard.asset,
         OPEN,
         "dashboard",
-        errors={404: "The page has no such file."},
+        errors={404: "The dashboard has no such file."},
         produces="application/octet-stream",
     ),
     # ── workflows ──
@@ -58,13 +60,19 @@ TABLE: tuple[Route, ...] = (
         SUBMIT,
         "workflows",
         status=202,
-        errors={**NO_WORKFLOW, 409: "Only a Python program can start it, or the same request is in progress."},
+        errors={**NO_WORKFLOW, 409: "Only a Python program can start it, or a request with this id is in progress."},
     ),
     Route(
-        "POST", "/api/workflows/{workflow}/cancel", workflows.cancel_workflow, SUBMIT, "workflows", errors=NO_WORKFLOW
+        "POST",
+        "/api/workflows/{workflow}/cancel",
+        workflows.cancel_workflow,
+        SUBMIT,
+        "workflows",
+        status=202,
+        errors=NO_WORKFLOW,
     ),
     # ── worker protocol ──
-    Route("POST", "/api/jobs/claim", leases.claim_job, WORKER, "worker protocol"),
+    Route("POST", "/api/jobs/claim", leases.claim_job, WORKER, "worker protocol", errors=FOREIGN_WORKER),
     Route("POST", "/api/jobs/{lease}/heartbeat", leases.beat_lease, WORKER, "worker protocol", errors=NO_LEASE),
     Route(
         "POST",
@@ -100,9 +108,11 @@ TABLE: tuple[Route, ...] = (
     ),
     # ── workers ──
     Route("GET", "/api/workers", workers.list_workers, SUBMIT, "workers"),
-    Route("POST", "/api/workers/register", workers.register_worker, WORKER, "workers"),
-    Route("POST", "/api/workers/{worker}/heartbeat", workers.beat_worker, WORKER, "workers", errors=NO_WORKER),
-    Route("DELETE", "/api/workers/{worker}", workers.remove_worker, WORKER, "workers", status=204, errors=NO_WORKER),
+    Route("POST", "/api/workers/register", workers.register_worker, WORKER, "workers", errors=FOREIGN_WORKER),
+    Route("POST", "/api/workers/{worker}/heartbeat", workers.beat_worker, WORKER, "workers", errors=WORKER_ERRORS),
+    Route(
+        "DELETE", "/api/workers/{worker}", workers.remove_worker, WORKER, "workers", status=204, errors=WORKER_ERRORS
+    ),
     # ── logs ──
     Route("GET", "/api/workflows/{workflow}/jobs/{job}/logs", logs.read_logs, SUBMIT, "logs", errors=NO_JOB),
     Route(

@@ -20,7 +20,7 @@ from backstay.server.schemas.common import (
     Seconds,
 )
 
-#: More than any limit needs.
+#: The rates of one limit, as in `100/minute`.
 Rates = Annotated[list[Name], Meta(max_length=10)]
 Scopes = Annotated[list[Name], Meta(max_length=10_000)]
 
@@ -30,28 +30,29 @@ class AcquireRequest(Body):
 
     #: Identifies one acquisition. The client chooses a new one for each acquisition and repeats it with each poll.
     request_id: MaybeName = ""
-    #: 30 by default; with `wire: n8n` a day.
+    #: The lock's time to live. The default is 30 s, with `wire: n8n` one day.
     ttl_seconds: Seconds | None = None
-    #: False: reply at once.
+    #: False: reply at once, even if the lock is not free.
     wait_till_lock_released: bool = True
-    #: Counted from the first request with this request_id.
+    #: How long the client waits in total, counted from its first request with this request_id.
     max_wait_seconds: MaybeSeconds = 86400.0
-    #: How long this one request may take.
+    #: How long this one request may wait before the server replies 202.
     poll_seconds: PollSeconds = 50.0
-    #: Above 0: the grant expires after that many seconds unless it is confirmed.
+    #: Above 0: the grant expires after that many seconds unless the client sends /confirm.
     confirm_seconds: MaybeSeconds = 0.0
-    #: More than 1: a semaphore. All callers of one name must agree.
+    #: How many callers can hold the lock at once; more than 1: a semaphore. All callers of one name must send the same.
     permits: Count = 1
     lock_id: MaybeName = ""
     execution_id: MaybeName = ""
     workflow_id: MaybeName = ""
     workflow_name: MaybeName = ""
-    #: `n8n`: the keys of n8n's own Redis nodes (Redis only): no queue, no fence; the server polls once a second.
+    #: `n8n`: lock with the Redis keys that n8n's own nodes use (Redis only). These keys hold no queue and no fence, so
+    #: the server waits by polling.
     wire: Wire = "backstay"
 
 
 class LockReply(Reply):
-    """The state of an acquisition: the ten fields of the reference implementation, then Backstay's own."""
+    """The state of an acquisition. The first ten fields are those that the n8n workflow lock_acquisition returns."""
 
     acquired: bool
     #: 1 for the holder; else the number of callers that hold the lock or wait for it.
@@ -63,7 +64,7 @@ class LockReply(Reply):
     workflow_id: str
     workflow_name: str
     execution_id: str
-    #: ISO 8601; "" while waiting.
+    #: The time of the grant in ISO 8601; "" while waiting.
     locked_at: str
     state: Literal["held", "waiting"]
     request_id: str
@@ -77,10 +78,10 @@ class LockReply(Reply):
 
 
 class HoldRequest(Body):
-    """Renew or confirm a held lock: it expires `ttl_seconds` from now."""
+    """Renew or confirm a held lock: the lock expires `ttl_seconds` from now."""
 
     lock_id: Name
-    #: 30 by default; with `wire: n8n` a day.
+    #: The lock's time to live. The default is 30 s, with `wire: n8n` one day.
     ttl_seconds: Seconds | None = None
     wire: Wire = "backstay"
 
@@ -91,7 +92,9 @@ class ReleaseRequest(Body):
 
 
 class ReleasedReply(Reply):
-    """The result of a release. `idempotent`: the lock was already released, and has no other holder."""
+    """The result of a release. `idempotent`: the request changed nothing, because the lock was already released and no
+    other client holds it.
+    """
 
     released: bool
     idempotent: bool
@@ -100,8 +103,8 @@ class ReleasedReply(Reply):
 
 
 class CleanupRequest(Body):
-    """Release the locks of a failed execution: those named in `scopes`; without them all locks that were acquired with
-    its `execution_id` (`wire: n8n` requires scopes).
+    """Release the locks of a failed execution: those named in `scopes`, or by default all locks that were acquired with
+    its `execution_id`. With `wire: n8n`, `scopes` is required.
     """
 
     execution_id: Name
@@ -137,8 +140,8 @@ class WaiterView(Reply):
 
 
 class LockView(Reply):
-    """The state of one lock, semaphore or read-write lock. `permits` null: a read-write lock, or one that is not in
-    use.
+    """The state of one lock, semaphore or read-write lock. `permits`: how many callers can hold it at once; null for a
+    read-write lock, and for a name that is not in use.
     """
 
     name: str
@@ -166,7 +169,8 @@ class HitRequest(Body):
     algorithm: Literal["sliding", "fixed", "sliding-counter", "token-bucket", "gcra"] = "sliding"
     burst: Count | None = None
     cost: Count = 1
-    #: `n8n`: the counter of n8n's own rate_limit_check for this scope (Redis only). Every hit counts, denied or not.
+    #: `n8n`: count in the Redis key that the n8n workflow rate_limit_check uses for this scope (Redis only). Denied
+    #: hits are counted, too.
     wire: Wire = "backstay"
 
 
@@ -176,11 +180,12 @@ class HitReply(Reply):
     count: int
     limit: int
     remaining: int
-    #: Seconds.
+    #: Seconds until the limit's count is zero, if no further hits are counted.
     reset_after: float
     retry_after: float
     window_seconds: float
-    #: What decided: "engine", "memory", or the policy while the engine is unavailable.
+    #: What made the decision: "engine"; "memory", a recent denial that the server remembers; or, while the engine is
+    #: unavailable, the setting for this case: "deny", "allow" or "local".
     by: str
 
 
@@ -190,7 +195,7 @@ class BeginRequest(Body):
     """
 
     request_id: MaybeName = ""
-    #: The call's arguments: a key with another fingerprint is refused.
+    #: The call's arguments, or what identifies them. A key that was begun with another fingerprint is refused (422).
     fingerprint: Any = None
     lease_seconds: Seconds = 30.0
     #: How long to wait for a call that another client runs.
@@ -198,11 +203,13 @@ class BeginRequest(Body):
 
 
 class BeginReply(Reply):
-    """`begun`: the client runs the call and then sends /complete or /fail. Else the outcome of an earlier call."""
+    """The state of the key's call. `begun`: this client must run the call and then send /complete or /fail.
+    `completed` or `failed`: the call ran before, and the reply contains its outcome.
+    """
 
     state: Literal["begun", "completed", "failed"]
     key: str
-    #: Send both with /complete and /fail; "" unless begun.
+    #: The client sends `request_id` and `fence` with /complete or /fail. Both are "" unless `state` is `begun`.
     request_id: str
     fence: str
     #: When the lease expires, or when the outcome is deleted.
@@ -219,7 +226,7 @@ class CompleteCallRequest(Body):
 
 
 class FailCallRequest(Body):
-    """Report that a call failed. With `replay`, later callers get this failure; else the next call runs."""
+    """Report that a call failed. With `replay`, later callers get this failure; else the next caller runs the call."""
 
     request_id: Name
     fence: Fence

@@ -1,6 +1,4 @@
-"""Bodies and queries of jobs, queues, workers and the worker protocol. Field names are those of the reference
-project.
-"""
+"""Bodies and queries of jobs, queues, workers and the worker protocol. Existing workers depend on the field names."""
 
 from __future__ import annotations
 
@@ -18,10 +16,12 @@ from backstay.server.schemas.common import (
     MaybeSeconds,
     MessageText,
     Millis,
+    Milliseconds,
     Name,
     PageSize,
     PollSeconds,
     Sequence,
+    WholeSeconds,
 )
 from backstay.workflow.expressions.expression import Result
 
@@ -42,41 +42,48 @@ Outputs = dict[str, str]
 
 
 class FixedDelay(Reply):
-    delay_secs: float
+    #: Rounded up.
+    delay_secs: WholeSeconds
+    delay_ms: Milliseconds
 
 
 class ExponentialDelay(Reply):
-    base_secs: float
-    max_secs: float
+    #: Rounded up.
+    base_secs: WholeSeconds
+    max_secs: WholeSeconds
+    base_ms: Milliseconds
+    max_ms: Milliseconds
 
 
 class BackoffView(Reply):
-    """A backoff: exactly one of the two fields is set."""
+    """The delay between attempts, fixed or exponential: exactly one of the two fields is set."""
 
     fixed: FixedDelay | UnsetType = msgspec.field(default=UNSET, name="Fixed")
     exponential: ExponentialDelay | UnsetType = msgspec.field(default=UNSET, name="Exponential")
 
 
 class RetryPolicy(Reply):
+    """How often a failed job is retried, and after which delay. "None": at once."""
+
     max_retries: int
     backoff: Literal["None"] | BackoffView
 
 
 class QueuedJob(Reply):
-    """A claimed job. `job_id` is its name in its workflow; without a workflow, its own id."""
+    """A claimed job. `job_id` is the job's name in its workflow; for a job without a workflow, it equals `uid`."""
 
     job_id: str
     workflow_id: str
     run_id: str
-    #: The job's own id.
+    #: The id of the job in the store, which is unique over all runs.
     uid: str
     #: The script to run in a shell; "" for a function.
     command: str
     required_labels: list[str]
     retry_policy: RetryPolicy
-    #: Counted from 1.
+    #: Counted from 0, unlike the variable BACKSTAY_ATTEMPT of commands.
     attempt: int
-    #: Outputs of the jobs that it needs, by job and key.
+    #: Outputs of the jobs that this job needs: by job, then by output key.
     upstream_outputs: dict[str, dict[str, str]]
     enqueued_at_ms: Millis
     delayed_until_ms: Millis
@@ -84,17 +91,19 @@ class QueuedJob(Reply):
     queue: str
     #: A function's arguments by name.
     args: Any = None
-    #: Seconds that an attempt may take; 0: unlimited.
-    timeout_secs: float = 0.0
-    #: The command's environment: its own variables, and those for inputs, upstream outputs and the job's identity.
+    #: Seconds that an attempt may take, rounded up; 0: unlimited.
+    timeout_secs: WholeSeconds = 0
+    timeout_ms: Milliseconds = 0
+    #: The environment variables of the command: those of the workflow definition, and those for the run's inputs, the
+    #: outputs of needed jobs and the job's identity.
     env: dict[str, str] = {}
     inputs: dict[str, Any] = {}
-    #: How the jobs that a command needs ended.
+    #: The results (`success`, `failure`, …) of the jobs that this job needs, by job. Filled only for a command.
     upstream_results: dict[str, Result] = {}
-    #: The id of the first job of its chain; its own id for the first job.
+    #: The id of the chain that this job belongs to, which is the id of the chain's first job.
     chain: str = ""
     priority: int = 0
-    #: How often it was snoozed, which uses up no attempt.
+    #: How often the job was snoozed. A snooze uses up no attempt.
     snoozes: int = 0
 
 
@@ -104,8 +113,10 @@ class Lease(Reply):
     workflow_id: str
     run_id: str
     worker_id: str
-    ttl_secs: float
+    #: Rounded down, at least 1.
+    ttl_secs: WholeSeconds
     granted_at_ms: Millis
+    ttl_ms: Milliseconds
 
 
 class Handout(Reply):
@@ -113,7 +124,7 @@ class Handout(Reply):
     lease: Lease
 
 
-def commands() -> list[str]:
+def _default_queues() -> list[str]:
     return [COMMANDS]
 
 
@@ -123,18 +134,18 @@ class ClaimRequest(Body):
     worker_id: Name
     labels: Labels = []
     lease_ttl_secs: LeaseSeconds = 30.0
-    #: By default the queue of workflow commands.
-    queues: Annotated[list[Name], Meta(min_length=1, max_length=100)] = msgspec.field(default_factory=commands)
+    #: The queues to claim from; by default the queue of workflow commands.
+    queues: Annotated[list[Name], Meta(min_length=1, max_length=100)] = msgspec.field(default_factory=_default_queues)
     #: How long to wait for a job (long poll).
     wait_secs: PollSeconds = 0.0
 
 
 class BeatRequest(Body):
-    """A heartbeat of a lease."""
+    """A heartbeat, which renews a lease."""
 
     #: The lease expires that many seconds from now; by default the TTL of the claim.
     ttl_secs: LeaseSeconds | None = None
-    #: 0 to 1.
+    #: The job's progress, from 0 to 1.
     progress: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
@@ -144,7 +155,7 @@ class BeatReply(Reply):
 
 
 class CompleteRequest(Body):
-    """Complete a job. Dependent jobs get `outputs`; `result` is stored with the job, by default the outputs."""
+    """Complete a job. Dependent jobs get `outputs`. `result` is stored with the job; by default, it is the outputs."""
 
     outputs: Outputs = {}
     result: Any = UNSET
@@ -152,7 +163,7 @@ class CompleteRequest(Body):
 
 class FailRequest(Body):
     error: MessageText = ""
-    #: False: no more attempts.
+    #: False: the job is not retried.
     retryable: bool = True
     #: Seconds until the next attempt; by default the job's backoff.
     delay_secs: MaybeSeconds | None = None
@@ -161,12 +172,12 @@ class FailRequest(Body):
 
 
 class GiveBackRequest(Body):
-    #: Seconds until it is due again; 0: at once.
+    #: Seconds until the job is due again; 0: at once.
     delay_secs: MaybeSeconds = 0.0
 
 
 class FinishReply(Reply):
-    """The job's status after it was finished."""
+    """The job's status after its worker reported the outcome."""
 
     lease_id: str
     job_id: str
@@ -174,7 +185,7 @@ class FinishReply(Reply):
 
 
 class LogChunkIn(Body):
-    """A chunk of a job's output. `sequence` counts from 0 in each lease, so a repeated chunk is stored once."""
+    """A chunk of what a job printed. `sequence` counts from 0 in each lease, so a repeated chunk is stored once."""
 
     data: Annotated[str, Meta(max_length=65_536)]
     sequence: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
@@ -197,31 +208,32 @@ class LogChunk(Reply):
     workflow_id: str
     run_id: str
     job_id: str
+    #: Counted from 0, over all attempts of the job.
     sequence: int
     data: str
     timestamp_ms: Millis
-    stream: str
+    stream: Literal["stdout", "stderr"]
+    #: What wrote the chunk: `stdout` or `stderr` of a command, `log` for messages of the worker and of `ctx.log()`, or
+    #: the name that a program passed to `ctx.log()`. `stream` is "stdout" for all but `stderr`.
+    source: str
 
 
 class LogQuery(Query):
     run: MaybeName = ""
-    #: Return chunks after this sequence number.
-    after: Sequence = 0
+    #: Return only log chunks whose sequence number is higher than this; without it, from the start.
+    after: Sequence | None = None
     limit: PageSize = 1000
 
 
 class StreamQuery(Query):
     run: MaybeName = ""
-    after: Sequence = 0
+    #: As in LogQuery. A Last-Event-ID header takes precedence.
+    after: Sequence | None = None
 
 
 class RunQuery(Query):
-    #: A run's id; by default the latest run.
+    #: The id of a run; by default the latest run of the workflow that the path names.
     run: MaybeName = ""
-
-
-class CancelledReply(Reply):
-    cancelled: bool
 
 
 class RegisterRequest(Body):
@@ -282,12 +294,14 @@ class JobInfo(Reply):
     due_at_ms: Millis
     started_at: Millis | None
     finished_at: Millis | None
-    duration_secs: float | None
+    duration_ms: Milliseconds | None
     depends_on: list[str]
     waits_for: list[str]
     args: Any = None
     result: Any = None
     error: Failed | None = None
+    #: Arguments and result were left out, since they are too large for a list; GET /api/jobs/{job} returns them.
+    truncated: bool = False
 
 
 class JobsQuery(Query):

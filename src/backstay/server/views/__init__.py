@@ -1,1 +1,1 @@
-"""Views of runs and jobs: what the API returns of them."""
+"""Views of runs and jobs: how the API shows them."""

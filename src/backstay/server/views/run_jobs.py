@@ -1,4 +1,4 @@
-"""The jobs of a run as the API shows them: each planned job with its state, then jobs added at run time."""
+"""The jobs of a run as the API shows them: each planned job with its state, then the jobs added at run time."""
 
 from __future__ import annotations
 
@@ -10,49 +10,54 @@ from backstay.job import metadata
 from backstay.job.model import FINAL, Job
 from backstay.job.reserved import is_internal
 from backstay.job.run_model import Run
-from backstay.job.view import plain
-from backstay.server.routes.jobs import millis, seconds_of
+from backstay.job.view import decode_plain
+from backstay.server.routes.jobs import duration_ms, millis
 from backstay.server.schemas.jobs import STATUSES
 from backstay.server.schemas.workflows import FlowJob
-from backstay.workflow.definition import Workflow as Definition
+from backstay.server.views.pages import LEFT_OUT
 from backstay.workflow.planning.needs import as_strings, decode_outputs
 from backstay.workflow.run import RunJob
 from backstay.workflow.view import last_of_chains
 
 if TYPE_CHECKING:
     from backstay.server.app import Server
+    from backstay.server.views.run_lookup import RunPlan
 
 
-async def run_jobs(server: Server, run: Run) -> list[FlowJob]:
-    """List the jobs in the order of the definition; jobs that the run added itself come last."""
-    plan = server.run_lookup.cache_plan(run) if run.doc else await server.run_lookup.load_plan(run.id)
+async def run_jobs(server: Server, run: Run, plan: RunPlan) -> list[FlowJob]:
+    """List the jobs of a run in the order of its definition; jobs that were added at run time come last."""
     last = last_of_chains(await server.run_lookup.list_jobs(run.id))
     now = server.core.engine.now()
-    made = [_planned(planned, last.pop(planned.id, None), now) for planned in plan.doc.jobs]
-    return made + [_added(job, plan.names, now) for job in last.values() if metadata.unpack(job.meta).key]
+    made = [_planned_job(planned, last.pop(planned.id, None), now) for planned in plan.doc.jobs]
+    return made + [_added_job(job, plan.names, now) for job in last.values() if metadata.unpack(job.meta).key]
 
 
-def _planned(planned: RunJob, job: Job | None, now: int) -> FlowJob:
+def _planned_job(planned: RunJob, job: Job | None, now: int) -> FlowJob:
     name, needs = planned.name or planned.key, list(planned.needs)
     if job is None:
-        return not_enqueued(planned.key, name, planned.command, needs, planned.labels, planned.retries)
+        return unstarted_job(planned.key, name, planned.command, needs, planned.labels, planned.retries)
     if is_internal(job.type):
-        made = not_enqueued(planned.key, name, planned.command, needs, planned.labels, planned.retries)
-        return _undecided(made, job)
+        made = unstarted_job(planned.key, name, planned.command, needs, planned.labels, planned.retries)
+        return _undecided_job(made, job)
     return _job(planned.key, name, planned.command, needs, job, now)
 
 
-def _undecided(made: FlowJob, job: Job) -> FlowJob:
-    """Show a planned job whose decision job is in its place: queued, or the decision's outcome once that is final."""
+def _undecided_job(made: FlowJob, job: Job) -> FlowJob:
+    """Fill in the view of a planned job (a job of the workflow's definition) while the last job of its chain is an
+    internal job. The internal job evaluates the planned job's `if` (decide), creates the jobs of a map (map) or
+    collects their results (gather). The view says "queued" until the internal job has ended, and then shows its
+    outcome.
+    """
     if job.state not in FINAL:
         return made
     made.status, made.uid, made.finished_at = STATUSES[job.state], job.id, millis(job.finished)
-    made.output, made.outputs = _output(job.result), as_strings(decode_outputs(job.result))
+    made.output, made.outputs = _output_text(job.result), as_strings(decode_outputs(job.result))
+    made.truncated = job.result == LEFT_OUT
     made.error = job.error.message if job.error is not None else ""
     return made
 
 
-def _added(job: Job, names: dict[str, str], now: int) -> FlowJob:
+def _added_job(job: Job, names: dict[str, str], now: int) -> FlowJob:
     key = metadata.unpack(job.meta).key
     return _job(key, key, "", [names.get(chain, chain) for chain in job.after], job, now)
 
@@ -63,10 +68,10 @@ def _job(key: str, name: str, command: str, needs: list[str], job: Job, now: int
         name=name,
         status=STATUSES[job.state],
         command=command,
-        duration_secs=seconds_of(job, now),
+        duration_ms=duration_ms(job.started, job.finished, now),
         started_at=millis(job.started),
         depends_on=needs,
-        output=_output(job.result),
+        output=_output_text(job.result),
         uid=job.id,
         attempt=job.attempt,
         required_labels=list(job.labels),
@@ -75,28 +80,35 @@ def _job(key: str, name: str, command: str, needs: list[str], job: Job, now: int
         worker_id=job.worker,
         finished_at=millis(job.finished),
         error=job.error.message if job.error is not None else "",
+        truncated=job.result == LEFT_OUT,
     )
 
 
-def _output(raw: bytes | None) -> str | None:
-    """Return a result as text: a string as it is, anything else as JSON."""
-    value = plain(raw) if raw else None
+def _output_text(raw: bytes | None) -> str | None:
+    """Decode a job's result and return it as text: a string unchanged, other values as JSON. None if there is no
+    result, or an empty mapping, as for a command without outputs.
+    """
+    value = decode_plain(raw) if raw else None
     if value is None or isinstance(value, str):
         return value
+    if value == {}:
+        return None
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, msgspec.EncodeError):
         return repr(value)
 
 
-def not_enqueued(key: str, name: str, command: str, needs: list[str], labels: tuple[str, ...], retries: int) -> FlowJob:
-    """Show a planned job that has not been enqueued yet."""
+def unstarted_job(
+    key: str, name: str, command: str, needs: list[str], labels: tuple[str, ...], retries: int
+) -> FlowJob:
+    """Build the view of a planned job that has not started: it is queued and has no times, outputs or worker."""
     return FlowJob(
         id=key,
         name=name,
         status="queued",
         command=command,
-        duration_secs=None,
+        duration_ms=None,
         started_at=None,
         depends_on=needs,
         output=None,
@@ -109,18 +121,3 @@ def not_enqueued(key: str, name: str, command: str, needs: list[str], labels: tu
         finished_at=None,
         error="",
     )
-
-
-def defined_jobs(workflow: Definition) -> list[FlowJob]:
-    """List the jobs of a definition that has not run yet."""
-    return [
-        not_enqueued(
-            id_,
-            job.name or id_,
-            "\n".join(step.run for step in job.steps),
-            list(job.needs),
-            job.labels,
-            job.retries,
-        )
-        for id_, job in workflow.jobs.items()
-    ]

@@ -1,8 +1,9 @@
-"""The pool of worker channels through which claims and finishes of HTTP workers reach the shards.
+"""The pool of worker channels through which claims and finishes of HTTP workers reach the shards. A finish reports the
+outcome of an attempt, or releases its job.
 
-Each exchange has a channel of its own while it is in flight. It outlives the HTTP request that started it: jobs that it
-claims for a request that is gone are released. Finishes of many workers are sent in batches: those that arrive while
-two batches are in flight go with the next one.
+Exchanges in flight never share a channel. An exchange continues after the HTTP request that started it has ended: the
+pool then releases the jobs that the exchange claims. Finishes of all workers are sent in batches: finishes that arrive
+while two batches are in flight wait for the next batch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, TypeVar
 
 from backstay.errors import BackstayError, EngineUnavailable
 from backstay.job.api.announcer import ANNOUNCER
+from backstay.job.exchange import Claim, ExchangeReply, Verdict
 from backstay.job.ids import shard_of
-from backstay.job.model import Claim, ExchangeReply, Finish, Verdict
+from backstay.job.model import Finish
 from backstay.job.store import Store
-from backstay.job.worker.channel import Identity, WorkerChannel
+from backstay.job.worker.channel import WorkerChannel, WorkerIdentity
 from backstay.job.worker.outbox_relay import OutboxRelay
 from backstay.runtime.core import Core
 from backstay.server.http.deadlines import Deadlines
@@ -28,27 +30,32 @@ T = TypeVar("T")
 
 log = logging.getLogger("backstay.server")
 
-#: Workers whose channels are kept.
+#: The largest number of workers whose channels are kept for reuse.
 MAX_WORKERS = 10_000
 NO_CLAIM = Claim(want=0)
-#: Batches of finishes in flight to one shard, and finishes in one batch.
+#: The largest number of batches of finishes in flight to one shard, and of finishes in one batch.
 MAX_IN_FLIGHT, BATCH_SIZE = 2, 200
 
 
 class WorkerChannels:
-    """The idle channels of one HTTP worker, by shard."""
+    """The worker channels of one HTTP worker.
+
+    free: the channels that no exchange uses now, by shard.
+    made: how many channels were created.
+    busy: how many exchanges are in flight.
+    """
 
     __slots__ = ("busy", "free", "identity", "made")
 
     def __init__(self, worker: str) -> None:
-        self.identity = Identity(worker)
+        self.identity = WorkerIdentity(worker)
         self.free: dict[int, list[WorkerChannel]] = {}
         self.made = 0
         self.busy = 0
 
 
 class FinishQueue:
-    """Finishes that wait for the next batch to one shard."""
+    """The finishes that wait for the next batch to one shard, and the number of batches in flight to it."""
 
     __slots__ = ("flush_scheduled", "in_flight", "waiting")
 
@@ -68,13 +75,14 @@ class ChannelPool:
         self._store = store
         self._deadlines = deadlines
         self._timeout = timeout
-        #: Called when jobs became pending, so that long-polling claims of this server wake without the hub.
+        #: Called when an exchange has made jobs pending. It wakes the long-polling claims of this server directly, so
+        #: that they do not wait for the announcement over the hub.
         self._on_ready = on_ready
         self._workers: OrderedDict[str, WorkerChannels] = OrderedDict()
         self._finish_queues: dict[int, FinishQueue] = {}
         self._outbox_relay = OutboxRelay(core, store)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The worker id that finishes are sent under: the store checks only the lease.
+        #: The worker id with which all finishes are sent, whatever worker ran the job: the store checks only the lease.
         self.finisher = f"{core.identity.process}-http"
 
     # ── claims ──
@@ -97,7 +105,7 @@ class ChannelPool:
         if not answer.done():
             answer.set_result(reply)
             return
-        for job in reply.jobs:  # the request that claimed it has ended
+        for job in reply.jobs:  # release it: the HTTP request that wanted a job has already ended
             self._spawn(self._release(Finish(job=job.id, fence=job.fence, kind="release")))
 
     async def _release(self, finish: Finish) -> None:
@@ -173,7 +181,7 @@ class ChannelPool:
             reply, _ = await channel.exchange(finishes, claim)
         finally:
             channels.busy -= 1
-        free.append(channel)  # not after an error: the outcome of its last exchange number is unknown
+        free.append(channel)  # not reused after an error: the outcome of its last exchange is unknown
         if reply.ready:
             self._core.services.get(ANNOUNCER).announce(reply.ready)
             self._on_ready()
@@ -199,8 +207,8 @@ class ChannelPool:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Wait one second for exchanges in flight, then cancel them; jobs that they claimed stay leased until
-        expiry.
+        """Wait one second for exchanges in flight, then cancel them. Jobs that a cancelled exchange claimed stay leased
+        until their leases expire.
         """
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=1.0)

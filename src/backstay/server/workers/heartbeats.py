@@ -1,22 +1,26 @@
-"""Registration and heartbeats of HTTP workers. A claim counts as a heartbeat, too."""
+"""Registration and heartbeats of HTTP workers. A claim counts as a heartbeat, too. Until it is offline, a worker id
+belongs to the owner of the token that registered it or claimed with it first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
+from math import inf
 
 from msgspec.structs import replace
 
 from backstay.engine.base import steady
 from backstay.errors import BackstayError
 from backstay.job.flows import send
-from backstay.job.model import Worker
+from backstay.job.model import WorkerRecord
 from backstay.job.store import Store
-from backstay.job.worker.heartbeat import BEAT, Status, status_of
+from backstay.job.worker.heartbeat import BEAT, MISSED, Status, status_of
 from backstay.runtime.core import Core
+from backstay.server.http.problem import Refusal
 
-#: Workers that are cached; others are read from the store.
+#: The largest number of cached workers. What is not cached is read from the store.
 MAX_CACHED = 10_000
 
 
@@ -26,19 +30,46 @@ class WorkerHeartbeats:
     def __init__(self, core: Core, store: Store) -> None:
         self._core = core
         self._store = store
-        self._known: OrderedDict[str, Worker] = OrderedDict()
+        self._known: OrderedDict[str, WorkerRecord] = OrderedDict()
         self._sent_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def status(self, worker: Worker, busy: bool) -> Status:
+    def status(self, worker: WorkerRecord, busy: bool) -> Status:
         return status_of(worker, self._core.engine.now(), busy=busy)
 
-    async def register(self, worker: Worker) -> None:
+    async def check_owner(self, worker_id: str, owner: str) -> None:
+        """Raise Refusal (409) if a worker with this id is online and belongs to another owner. Without tokens ("") all
+        clients are one principal, and any worker id is free to use.
+        """
+        if not owner or self._was_heard(worker_id, owner):
+            return
+        began = steady()
+        found = next((one for one in await send(self._core, self._store.workers()) if one.id == worker_id), None)
+        is_foreign = found is not None and found.owner != owner and self.status(found, busy=False) != "offline"
+        # While the store was read, a request of another owner may have used the id at this server.
+        here = self._known.get(worker_id)
+        is_taken = here is not None and here.owner != owner and self._sent_at.get(worker_id, -inf) >= began
+        if is_foreign or is_taken:
+            raise Refusal(
+                409,
+                f"the worker id {worker_id[:200]!r} belongs to another token until that worker is offline:"
+                " choose another id",
+            )
+
+    def _was_heard(self, worker_id: str, owner: str) -> bool:
+        """Whether this owner's worker sent a heartbeat to this server so recently that it cannot be offline."""
+        known = self._known.get(worker_id)
+        is_online = steady() - self._sent_at.get(worker_id, -inf) < BEAT * MISSED
+        return known is not None and known.owner == owner and is_online
+
+    async def register(self, worker: WorkerRecord) -> None:
         self._remember(worker)
         await send(self._core, self._store.heartbeat(worker))
 
-    async def find(self, worker_id: str) -> Worker | None:
-        """Return a worker as it registered; None when none with this id had a heartbeat within a day."""
+    async def find(self, worker_id: str) -> WorkerRecord | None:
+        """Return the record of a worker: what it registered, and the time of its last heartbeat. None if no worker with
+        this id sent a heartbeat within the last day.
+        """
         for worker in await send(self._core, self._store.workers()):
             if worker.id == worker_id:
                 return (
@@ -53,12 +84,12 @@ class WorkerHeartbeats:
         self._sent_at.pop(worker_id, None)
         await send(self._core, self._store.unregister_worker(worker_id))
 
-    def record_claim(self, worker_id: str, labels: tuple[str, ...], queues: tuple[str, ...]) -> None:
-        """Count a claim as a heartbeat. Sent to the store asynchronously, at most once per heartbeat interval."""
-        if steady() - self._sent_at.get(worker_id, -BEAT) < BEAT:
+    def record_claim(self, worker_id: str, labels: tuple[str, ...], queues: tuple[str, ...], owner: str) -> None:
+        """Count a claim as a heartbeat. It is stored in the background, at most once per heartbeat interval."""
+        known = self._known.get(worker_id) or WorkerRecord(id=worker_id)
+        if steady() - self._sent_at.get(worker_id, -BEAT) < BEAT and known.owner == owner:
             return
-        known = self._known.get(worker_id) or Worker(id=worker_id)
-        self._remember(replace(known, labels=labels or known.labels, queues=queues))
+        self._remember(replace(known, labels=labels or known.labels, queues=queues, owner=owner))
         task = asyncio.get_running_loop().create_task(self._send(worker_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -66,10 +97,10 @@ class WorkerHeartbeats:
     async def _send(self, worker_id: str) -> None:
         worker = self._known.get(worker_id)
         if worker is not None:
-            with suppress(BackstayError):  # the next heartbeat makes up for it
+            with suppress(BackstayError):  # the next heartbeat replaces it
                 await send(self._core, self._store.heartbeat(worker))
 
-    def _remember(self, worker: Worker) -> None:
+    def _remember(self, worker: WorkerRecord) -> None:
         self._known[worker.id] = worker
         self._known.move_to_end(worker.id)
         self._sent_at[worker.id] = steady()

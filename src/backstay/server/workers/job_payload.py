@@ -6,23 +6,15 @@ from math import isfinite
 
 from backstay.engine.base import Micros
 from backstay.job import metadata
-from backstay.job.api.retry import DEFAULT, Backoff
-from backstay.job.model import Claimed
-from backstay.server.schemas.jobs import (
-    BackoffView,
-    ExponentialDelay,
-    FixedDelay,
-    Handout,
-    Lease,
-    QueuedJob,
-    RetryPolicy,
-)
+from backstay.job.exchange import Claimed
+from backstay.server.schemas.jobs import Handout, Lease, QueuedJob
 from backstay.server.views.run_lookup import JobDetails
-from backstay.server.workers.lease_names import make_lease_name
+from backstay.server.views.whole_numbers import build_retry_policy, count_from_zero, round_up, to_millis
 
 
-def build_handout(job: Claimed, details: JobDetails, worker: str, ttl: Micros) -> Handout:
+def build_handout(job: Claimed, details: JobDetails, worker: str, ttl: Micros, lease_name: str) -> Handout:
     meta = metadata.unpack(job.meta)
+    timeout = meta.timeout if isfinite(meta.timeout) else 0.0
     queued = QueuedJob(
         job_id=details.name,
         workflow_id=details.workflow,
@@ -31,14 +23,15 @@ def build_handout(job: Claimed, details: JobDetails, worker: str, ttl: Micros) -
         command=details.command,
         required_labels=list(job.labels),
         retry_policy=build_retry_policy(job.retries, meta.backoff),
-        attempt=job.attempt,
+        attempt=count_from_zero(job.attempt),
         upstream_outputs=details.upstream,
         enqueued_at_ms=job.enqueued // 1000,
         delayed_until_ms=job.due // 1000,
         type=job.type,
         queue=job.queue,
         args=details.args,
-        timeout_secs=meta.timeout if isfinite(meta.timeout) else 0.0,
+        timeout_secs=round_up(timeout),
+        timeout_ms=to_millis(timeout),
         env=details.env,
         inputs=details.inputs,
         upstream_results=details.results,
@@ -47,22 +40,13 @@ def build_handout(job: Claimed, details: JobDetails, worker: str, ttl: Micros) -
         snoozes=job.snoozes,
     )
     lease = Lease(
-        lease_id=make_lease_name(job.id, job.fence, ttl),
+        lease_id=lease_name,
         job_id=details.name,
         workflow_id=details.workflow,
         run_id=job.run,
         worker_id=worker,
-        ttl_secs=ttl / 1_000_000,
+        ttl_secs=max(1, ttl // 1_000_000),
         granted_at_ms=(job.until - ttl) // 1000,
+        ttl_ms=ttl // 1000,
     )
     return Handout(job=queued, lease=lease)
-
-
-def build_retry_policy(retries: int, backoff: Backoff | None) -> RetryPolicy:
-    if not retries:
-        return RetryPolicy(max_retries=0, backoff="None")
-    used = backoff or DEFAULT
-    if used.factor == 1.0:
-        return RetryPolicy(max_retries=retries, backoff=BackoffView(fixed=FixedDelay(delay_secs=used.base)))
-    grows = ExponentialDelay(base_secs=used.base, max_secs=used.most)
-    return RetryPolicy(max_retries=retries, backoff=BackoffView(exponential=grows))

@@ -1,7 +1,8 @@
 """Renders the steps of a command job as one shell script, for HTTP workers that only run a shell.
 
-Each step runs in a subshell with its own variables and working directory, under its condition as far as that is known
-before the job runs. A condition that a script cannot express makes the step fail with a message, never run wrongly.
+Each step runs in a subshell with its own variables and working directory. The server evaluates a step's `if` before the
+job runs. If the condition refers to values that exist only while the job runs (`outputs`, `needs`), the script lets the
+step fail with a message.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RUNTIME_CONTEXTS = ("outputs", "needs")
 
 
 def render_script(spec: CommandSpec) -> str:
-    """Render a script. A single plain command stays exactly as it is written."""
+    """Render the script of a command job. A single step without options is returned exactly as it is written."""
     only = spec.steps[0]
     is_plain = len(spec.steps) == 1 and only == Step(run=only.run, name=only.name)
     if is_plain and not spec.working_directory and spec.shell in SHELLS:
@@ -39,7 +40,7 @@ def _step(number: int, step: Step, spec: CommandSpec) -> Iterator[str]:
         yield f'if [ "$backstay_failed" {"=" if after_success else "!="} 0 ]; then'
     else:
         yield "if true; then"
-    # The subshell must not stand behind || or in a condition: there, a shell ignores `set -e`.
+    # The subshell must be neither an operand of || nor a condition: there, a shell ignores `set -e`.
     yield from ("set +e", "(", "set -e")
     if _needs_runtime_values(step):
         yield f"echo {quote(f'step {number}: a plain script cannot evaluate if: {step.condition}')} >&2; exit 1"
@@ -63,7 +64,9 @@ def _run(text: str, shell: str) -> Iterator[str]:
 
 
 def _condition_outcomes(step: Step, spec: CommandSpec) -> tuple[bool, bool]:
-    """Return whether the step runs after success of all earlier steps, and whether it runs after a failure."""
+    """Evaluate a step's `if` for two cases. Return whether the step runs if no earlier step failed, and whether it
+    runs if one failed.
+    """
     if _needs_runtime_values(step):
         return True, False
     context = Context(inputs=spec.inputs, matrix=spec.matrix, env=spec.env)

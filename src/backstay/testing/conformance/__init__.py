@@ -1,4 +1,4 @@
-"""Conformance suites: tests that certify a set-up. Actors in one or several processes call the API.
+"""Conformance suites: tests that check an engine, a hub and their configuration through the API.
 
 Use them in your test suite, with your URL:
 
@@ -27,11 +27,11 @@ class TestOurRedis(GateSuite, HubSuite, LimitSuite, IdempotencySuite):
     pass
 ```
 
-`AsyncDriver` uses the async API (each actor is a task), `BlockingDriver` the blocking API (each actor is a thread), and
-`ProcessDriver` both, in three processes. `CrashSuite` and `IdempotencyCrashSuite` kill and suspend processes; they need
-a `ProcessDriver`. A driver accepts `hub=` as a `Backstay` does. The two drivers that use one process also accept a
-client or pool instead of a URL. Each test uses a separate namespace and does not touch your data. On Redis, the test
-records expire after a day.
+A driver creates actors, the callers of a test. With `AsyncDriver` each actor is a task on the async API, with
+`BlockingDriver` a thread on the blocking API; `ProcessDriver` has both kinds, in three processes. `CrashSuite` and
+`IdempotencyCrashSuite` kill and suspend processes, so they need a `ProcessDriver`. A driver accepts `hub=`, like a
+`Backstay`; the two that use one process also accept a client or pool instead of a URL. Each test uses a separate
+namespace and does not touch your data. On Redis, the records of a test expire after a day.
 
 `JobSuite` tests the job store directly, with a clock that the tests set. It needs a fixture `store`: a
 `LocalStoreDriver(URL)`, or a `RemoteStoreDriver(URL)` for three processes. It does not delete its jobs: use a separate
@@ -40,7 +40,7 @@ enqueued; it needs a fixture `fleet`: a `Fleet(URL, hub=…)`. `LostHubSuite` ki
 `Fleet(URL, hub_server=RedisServer().start())`.
 """
 
-from backstay.testing.conformance.driver import Driver, Stage, claim
+from backstay.testing.conformance.driver import Driver, Stage, driver_test
 from backstay.testing.conformance.gate import CrashSuite, GateSuite
 from backstay.testing.conformance.hub import HubSuite
 from backstay.testing.conformance.idempotency import IdempotencyCrashSuite, IdempotencySuite
@@ -76,5 +76,5 @@ __all__ = [
     "RunSuite",
     "Stage",
     "WakingSuite",
-    "claim",
+    "driver_test",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
 
-#: Attributes of errors that a `Failure` copies.
+#: The attributes of an error that an `ActorFailure` copies.
 FACTS = ("name", "holder", "count", "waited", "waiters", "lock_id", "fence", "reason", "by", "retry_after", "kind")
 
 
@@ -26,9 +26,9 @@ class Grant:
     fields: dict[str, Any]
 
 
-class Failure(Exception):
-    """The exception of an actor's call as plain data (class names, message, attributes): it may come from another
-    process.
+class ActorFailure(Exception):
+    """An exception that an actor's call raised, as plain data (class names, message, attributes), because the actor may
+    be in another process.
     """
 
     def __init__(self, kinds: Sequence[str], message: str, facts: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ class Failure(Exception):
         self.facts = facts
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> ActorFailure:
         facts = {fact: getattr(error, fact) for fact in FACTS if hasattr(error, fact)}
         for fact, value in facts.items():
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -46,22 +46,23 @@ class Failure(Exception):
         return cls([kind.__name__ for kind in type(error).__mro__], str(error), facts)
 
 
-async def refused(call: Awaitable[object], kind: str) -> Failure:
-    """Assert that `call` raises an error of class `kind`, and return its failure."""
+async def assert_refused(call: Awaitable[object], kind: str) -> ActorFailure:
+    """Assert that an actor's call raises an error of class `kind` or a subclass, and return it."""
     try:
         outcome = await call
-    except Failure as failure:
+    except ActorFailure as failure:
         if kind not in failure.kinds:
             raise
         return failure
-    raise AssertionError(f"{kind} was expected, but the call answered {outcome!r}")
+    raise AssertionError(f"{kind} was expected, but the call returned {outcome!r}")
 
 
-#: The options that are arguments of `acquire`; the others are arguments of `lock`, `semaphore` and so on.
+#: Options that are passed to the API's `acquire`. All other options of `Actor.acquire` are passed to `stay.lock`,
+#: `stay.semaphore` or `stay.rwlock`.
 CALL = ("wait", "lock_id", "execution_id", "workflow_id", "workflow_name")
 
 
-def wish(name: Any, kind: str, options: dict[str, Any]) -> dict[str, Any]:
+def split_options(name: Any, kind: str, options: dict[str, Any]) -> dict[str, Any]:
     call = {key: options.pop(key) for key in CALL if key in options}
     return {"name": name, "kind": kind, "options": options, "call": call}
 
@@ -71,15 +72,15 @@ class Actor(ABC):
 
     @abstractmethod
     async def do(self, verb: str, **args: Any) -> Any:
-        """Call one method of `Actions`. Raises Failure."""
+        """Call one method of `Actions` by its name. Raises ActorFailure."""
 
     async def acquire(self, name: Any, kind: str = "lock", **options: Any) -> Grant:
         """Acquire a lock. `kind`: lock, semaphore (with permits=), read or write. `options` are those of the API."""
-        grant: Grant = await self.do("acquire", **wish(name, kind, options))
+        grant: Grant = await self.do("acquire", **split_options(name, kind, options))
         return grant
 
     async def try_acquire(self, name: Any, kind: str = "lock", **options: Any) -> Grant | None:
-        grant: Grant | None = await self.do("try_acquire", **wish(name, kind, options))
+        grant: Grant | None = await self.do("try_acquire", **split_options(name, kind, options))
         return grant
 
     async def release(self, grant: Grant) -> Released:
@@ -120,7 +121,7 @@ class Actor(ABC):
 
     def kill(self) -> None:
         """Kill the actor's process (SIGKILL)."""
-        raise NotImplementedError("this driver's actors cannot die; use a ProcessDriver")
+        raise NotImplementedError("this driver's actors cannot be killed; use a ProcessDriver")
 
     def pause(self) -> None:
         """Suspend the actor's process (SIGSTOP)."""

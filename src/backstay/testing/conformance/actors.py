@@ -1,4 +1,6 @@
-"""An actor's calls to its Backstay. One implementation serves both APIs: blocking calls just never suspend."""
+"""The calls that an actor can make to its Backstay. One implementation serves both APIs: `maybe_await` awaits the
+results of the async API and returns those of the blocking API as they are.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from backstay.testing.conformance.limit.actors import LimitActions
 
 
 class Actions(HubActions, LimitActions, IdempotencyActions):
-    """Calls the API by the name of a verb. Callers refer to a lease by a handle."""
+    """Executes an actor's calls by name: `do("acquire", …)` calls `_acquire`. A lease stays in this object; the caller
+    gets a number (its handle) for it, because the caller may be in another process.
+    """
 
     def __init__(self, backstay: Any) -> None:
         super().__init__(backstay)

@@ -1,4 +1,6 @@
-"""Drivers run a conformance test: they create actors that share one engine, in a fresh namespace for each test."""
+"""A driver runs conformance tests. For each test it creates a stage: a new namespace, and actors that share an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from backstay.engine.client_types import ClientObject
 from backstay.testing.conformance.actor import Actor
 from backstay.testing.waiting import WITHIN
 
-#: Seconds after which a test fails. On a working engine every test ends earlier, also on a busy machine.
-PATIENCE = 3 * WITHIN
+#: Seconds after which a test fails. On a working engine every test ends earlier, even on a busy machine.
+TEST_TIMEOUT = 3 * WITHIN
 
 
 class Stage(ABC):
@@ -29,12 +31,12 @@ class Stage(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop all actors. Safe after a failed test, while actors still wait."""
+        """Stop all actors. After a failed test, some may still be waiting for a lock; they are stopped, too."""
 
 
 class Driver(ABC):
-    """Creates stages on one engine, with actors as tasks, threads or processes. A context manager; one driver runs
-    any number of tests.
+    """Runs tests on one engine, with actors in tasks, threads or processes. One driver can run any number of tests. Use
+    it as a context manager.
     """
 
     def __init__(
@@ -46,22 +48,22 @@ class Driver(ABC):
 
     @abstractmethod
     def stage(self, namespace: str) -> Stage:
-        """Create a stage without actors."""
+        """Create the environment of one test: a namespace, and no actors yet."""
 
     def play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
-        """Run a scenario to its end on a new stage."""
+        """Run a test function on a new stage, and close the stage."""
         asyncio.run(self._play(scenario))
 
     async def _play(self, scenario: Callable[[Stage], Awaitable[None]]) -> None:
         stage = self.stage(f"{self._namespace}-{secrets.token_hex(6)}")
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 await scenario(stage)
         finally:
             await stage.close()
 
     def close(self) -> None:  # noqa: B027 - most drivers keep nothing between tests
-        """Release what the driver keeps between tests. Safe to call twice."""
+        """Release what the driver keeps between tests, such as processes. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,8 +72,10 @@ class Driver(ABC):
         self.close()
 
 
-def claim(scenario: Callable[[Any, Stage], Awaitable[None]]) -> Callable[[Any, Driver], None]:
-    """Turn a scenario into a test: pytest sees a plain method that takes the `driver` fixture."""
+def driver_test(scenario: Callable[[Any, Stage], Awaitable[None]]) -> Callable[[Any, Driver], None]:
+    """Decorate an async test method that takes a `Stage`. The result is a plain method for pytest, which takes the
+    fixture `driver` and runs the test on a new stage.
+    """
 
     def test(self: Any, driver: Driver) -> None:
         driver.play(functools.partial(scenario, self))

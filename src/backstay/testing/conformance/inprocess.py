@@ -12,12 +12,13 @@ from typing import Any
 from backstay import Backstay, sync
 from backstay.engine.client_types import ClientObject
 from backstay.runtime.flows import run
-from backstay.testing.conformance.actor import Actor, Failure
+from backstay.testing.conformance.actor import Actor, ActorFailure
 from backstay.testing.conformance.actors import Actions
 from backstay.testing.conformance.driver import Driver, Stage
 
-#: Seconds to wait for an actor's thread at the end of a test. It is a daemon and may still be waiting for a lock.
-FAREWELL = 0.5
+#: Seconds to wait for an actor's thread at the end of a test. A thread that still waits for a lock is left running; it
+#: is a daemon thread.
+EXIT_SECONDS = 0.5
 
 Request = tuple[str, dict[str, Any], "asyncio.Future[Any]"]
 
@@ -27,23 +28,23 @@ class TaskActor(Actor):
 
     def __init__(self, backstay: Backstay) -> None:
         self._actions = Actions(backstay)
-        self._asked: asyncio.Queue[Request] = asyncio.Queue()
+        self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def do(self, verb: str, **args: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait((verb, args, answer))
+        self._requests.put_nowait((verb, args, answer))
         return await answer
 
     async def _work(self) -> None:
         while True:
-            verb, args, answer = await self._asked.get()
+            verb, args, answer = await self._requests.get()
             try:
                 result = await self._actions.do(verb, args)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-                _settle(answer, None, error)
+            except Exception as error:  # noqa: BLE001 - every error is passed to the test
+                _set_outcome(answer, None, error)
             else:
-                _settle(answer, result, None)
+                _set_outcome(answer, result, None)
 
     async def close(self) -> None:
         self._task.cancel()
@@ -55,46 +56,48 @@ class ThreadActor(Actor):
 
     def __init__(self, backstay: sync.Backstay) -> None:
         self._actions = Actions(backstay)
-        self._asked: SimpleQueue[Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._work, name="actor", daemon=True)
         self._thread.start()
 
     async def do(self, verb: str, **args: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.put((verb, args, answer))
+        self._requests.put((verb, args, answer))
         return await answer
 
     def _work(self) -> None:
-        while (request := self._asked.get()) is not None:
+        while (request := self._requests.get()) is not None:
             verb, args, answer = request
             try:
                 result, error = run(self._actions.do(verb, args)), None
-            except Exception as trouble:  # noqa: BLE001 - whatever it is, it is the answer
+            except Exception as trouble:  # noqa: BLE001 - every error is passed to the test
                 result, error = None, trouble
             try:
-                self._loop.call_soon_threadsafe(_settle, answer, result, error)
+                self._loop.call_soon_threadsafe(_set_outcome, answer, result, error)
             except RuntimeError:  # the test has ended and its loop is closed
                 return
 
     async def close(self) -> None:
-        self._asked.put(None)
-        await asyncio.to_thread(self._thread.join, FAREWELL)
+        self._requests.put(None)
+        await asyncio.to_thread(self._thread.join, EXIT_SECONDS)
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _set_outcome(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:
         answer.set_result(result)
     else:
-        failure = Failure.of(error)
+        failure = ActorFailure.of(error)
         failure.__cause__ = error
         answer.set_exception(failure)
 
 
 class InProcessStage(Stage):
-    """Assigns actors to the stage's Backstays in turn, so that some actors share one and some do not."""
+    """A stage with two Backstays. Actors are assigned to them in turn, so some actors share a Backstay and some
+    do not.
+    """
 
     def __init__(self, url: str | ClientObject, namespace: str, hub: str | ClientObject | None = None) -> None:
         self._url = url
@@ -102,19 +105,19 @@ class InProcessStage(Stage):
         self._namespace = namespace
         # Each Backstay on memory:// has its own database.
         self._most = 1 if isinstance(url, str) and url.startswith("memory:") else 2
-        self._cast: list[Any] = []
+        self._actors: list[Any] = []
 
     async def actor(self) -> Actor:
-        actor = self._hire(len(self._cast) % self._most)
-        self._cast.append(actor)
+        actor = self._create_actor(len(self._actors) % self._most)
+        self._actors.append(actor)
         return actor
 
     @abstractmethod
-    def _hire(self, turn: int) -> Actor: ...
+    def _create_actor(self, turn: int) -> Actor: ...
 
     async def close(self) -> None:
-        cast, self._cast = self._cast, []
-        await asyncio.gather(*[actor.close() for actor in cast])
+        actors, self._actors = self._actors, []
+        await asyncio.gather(*[actor.close() for actor in actors])
         await self._close_backstays()
 
     @abstractmethod
@@ -128,7 +131,7 @@ class AsyncStage(InProcessStage):
         super().__init__(url, namespace, hub)
         self._backstays: list[Backstay] = []
 
-    def _hire(self, turn: int) -> Actor:
+    def _create_actor(self, turn: int) -> Actor:
         if turn == len(self._backstays):
             self._backstays.append(Backstay(self._url, namespace=self._namespace, hub=self._hub))
         return TaskActor(self._backstays[turn])
@@ -145,7 +148,7 @@ class BlockingStage(InProcessStage):
         super().__init__(url, namespace, hub)
         self._backstays: list[sync.Backstay] = []
 
-    def _hire(self, turn: int) -> Actor:
+    def _create_actor(self, turn: int) -> Actor:
         if turn == len(self._backstays):
             self._backstays.append(sync.Backstay(self._url, namespace=self._namespace, hub=self._hub))
         return ThreadActor(self._backstays[turn])

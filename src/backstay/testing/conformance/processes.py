@@ -17,14 +17,14 @@ import msgspec
 
 from backstay.gate.view import Cleanup, ForceReleased, Inspection, Released
 from backstay.idempotency.view import KeyInspection
-from backstay.testing.conformance.actor import Actor, Failure, Grant
+from backstay.testing.conformance.actor import Actor, ActorFailure, Grant
 from backstay.testing.conformance.driver import Driver, Stage
-from backstay.testing.conformance.idempotency.actors import Outcome
+from backstay.testing.conformance.idempotency.actors import CallResult
 
-#: The processes, by the API that their actors use.
+#: One process for each entry; its actors use this API.
 APIS = ("async", "blocking", "async")
 #: Seconds that a process has to exit before it is killed.
-FAREWELL = 5.0
+EXIT_SECONDS = 5.0
 
 RESULTS: dict[str, Any] = {
     "acquire": Grant,
@@ -36,13 +36,13 @@ RESULTS: dict[str, Any] = {
     "release_by_id": Released,
     "force_release": ForceReleased,
     "cleanup": Cleanup,
-    "run_once": Outcome,
+    "run_once": CallResult,
     "inspect_key": KeyInspection,
 }
 
 
 class Process:
-    """One worker process, with the requests that it has not answered yet."""
+    """A process that runs actors, with the requests that it has not answered yet."""
 
     def __init__(
         self, url: str, api: str, hub: str | None = None, program: str = "backstay.testing.conformance.worker"
@@ -61,7 +61,7 @@ class Process:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, stage: str, actor: str, verb: str, args: dict[str, Any]) -> Any:
+    async def call(self, stage: str, actor: str, verb: str, args: dict[str, Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with self._lock:
             number = next(self._ids)
@@ -70,7 +70,7 @@ class Process:
         try:
             self._write(request)
         except OSError:
-            raise _gone() from None
+            raise _process_gone() from None
         return await future
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -87,13 +87,13 @@ class Process:
             with self._lock:
                 future = self._pending.pop(answer["id"])
             if "failure" in answer:
-                _tell(future, None, Failure(**answer["failure"]))
+                _resolve(future, None, ActorFailure(**answer["failure"]))
             else:
-                _tell(future, answer["result"], None)
+                _resolve(future, answer["result"], None)
         with self._lock:
             pending, self._pending = self._pending, {}
         for future in pending.values():
-            _tell(future, None, _gone())
+            _resolve(future, None, _process_gone())
 
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
@@ -104,14 +104,14 @@ class Process:
         self.close()
 
     def close(self) -> None:
-        """Close the worker's input, so that it exits, and wait for it. Safe to call twice."""
+        """Close the process's standard input, so that it exits, and wait for that. Safe to call twice."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(FAREWELL)
+            process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -119,11 +119,11 @@ class Process:
         process.stdout.close()
 
 
-def _gone() -> Failure:
-    return Failure(["ProcessGone"], "the actor's process has ended", {})
+def _process_gone() -> ActorFailure:
+    return ActorFailure(["ProcessGone"], "the actor's process has ended", {})
 
 
-def _tell(future: asyncio.Future[Any], result: Any, failure: Failure | None) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any, failure: ActorFailure | None) -> None:
     def settle() -> None:
         if not future.done():
             if failure is None:
@@ -144,7 +144,7 @@ class RemoteActor(Actor):
         self._name = name
 
     async def do(self, verb: str, **args: Any) -> Any:
-        result = await self._process.ask(self._stage, self._name, verb, args)
+        result = await self._process.call(self._stage, self._name, verb, args)
         return msgspec.convert(result, RESULTS[verb]) if verb in RESULTS else result
 
     def kill(self) -> None:
@@ -158,28 +158,28 @@ class RemoteActor(Actor):
 
 
 class ProcessStage(Stage):
-    """Distributes actors over the processes in turn, so that consecutive actors are in different processes."""
+    """A stage that assigns actors to the processes in turn, so that consecutive actors are in different processes."""
 
     def __init__(self, processes: list[Process], namespace: str) -> None:
         self._processes = processes
         self._namespace = namespace
-        self._hired = 0
+        self._count = 0
 
     async def actor(self) -> Actor:
-        process = self._processes[self._hired % len(self._processes)]
-        self._hired += 1
-        return RemoteActor(process, self._namespace, f"actor-{self._hired}")
+        process = self._processes[self._count % len(self._processes)]
+        self._count += 1
+        return RemoteActor(process, self._namespace, f"actor-{self._count}")
 
     async def close(self) -> None:
         for process in self._processes:
-            with contextlib.suppress(Failure, ProcessLookupError):
+            with contextlib.suppress(ActorFailure, ProcessLookupError):
                 if process.alive:
                     process.signal(signal.SIGCONT)
-                    await process.ask(self._namespace, "", "close", {})
+                    await process.call(self._namespace, "", "close", {})
 
 
 class ProcessDriver(Driver):
-    """Actors are in three processes. Not for `memory://`, which other processes cannot see."""
+    """Runs actors in three processes. It cannot use `memory://`, which other processes cannot see."""
 
     def __init__(self, url: str, *, namespace: str = "conformance", hub: str | None = None) -> None:
         super().__init__(url, namespace=namespace, hub=hub)

@@ -1,8 +1,17 @@
 """A process that runs actors for a `ProcessDriver`, controlled over stdin and stdout with one JSON object per line.
 
-The first line is `{"url": …, "hub": …}`. Then each request `{"id", "stage", "api", "actor", "verb", "args"}` gets the
-reply `{"id", "result"}` or `{"id", "failure": {"kinds", "message", "facts"}}`; the verb `close` closes a stage. The
-process exits at the end of its input.
+The first line is `{"url": …, "hub": …}`: the engine and the hub of all actors. Each further line is a request:
+
+    id      the number that the reply repeats
+    stage   the name of the stage: the namespace of one test
+    api     the API that the actor uses: async or blocking
+    actor   the name of the actor, which is created at its first request
+    verb    the method that the actor executes; `close` closes the stage
+    args    the keyword arguments of the method
+
+The reply is `{"id", "result"}` or, for an exception, `{"id", "failure": {"kinds", "message", "facts"}}`. `kinds`: the
+names of the exception's class and its base classes. `facts`: some of its attributes. The process exits at the end of
+its input.
 """
 
 from __future__ import annotations
@@ -15,12 +24,12 @@ from typing import Any
 
 import msgspec
 
-from backstay.testing.conformance.actor import Actor, Failure
+from backstay.testing.conformance.actor import Actor, ActorFailure
 from backstay.testing.conformance.inprocess import STAGES, InProcessStage
 
 
-class Worker:
-    """Keeps stages and actors by the names that the parent process gave them."""
+class ActorProcess:
+    """Executes the requests of the parent process. It keeps stages and actors by the names in these requests."""
 
     def __init__(self, url: str, hub: str | None) -> None:
         self._url = url
@@ -38,8 +47,8 @@ class Worker:
                 actor = await self._actor(request["stage"], request["api"], request["actor"])
                 result = await actor.do(request["verb"], **request["args"])
             answer["result"] = msgspec.to_builtins(result)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            failure = error if isinstance(error, Failure) else Failure.of(error)
+        except Exception as error:  # noqa: BLE001 - every error is passed to the parent process
+            failure = error if isinstance(error, ActorFailure) else ActorFailure.of(error)
             answer["failure"] = {"kinds": failure.kinds, "message": failure.message, "facts": failure.facts}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
@@ -68,7 +77,7 @@ async def serve() -> None:
 
     threading.Thread(target=read, name="leader", daemon=True).start()
     where = json.loads(await lines.get())
-    worker = Worker(where["url"], where["hub"])
+    worker = ActorProcess(where["url"], where["hub"])
     under_way: set[asyncio.Task[None]] = set()
     while line := await lines.get():
         task = loop.create_task(worker.handle(json.loads(line)))

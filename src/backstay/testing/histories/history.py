@@ -1,12 +1,17 @@
-"""Histories of lock races: each contender records its events, and the checker verifies all of them together.
+"""Histories of lock races: each process records its events, and the checker verifies the events of all processes.
 
-Each process appends JSON lines to its own file, so the events of a killed process are kept. Times are seconds of
-`steady()`, which all processes of a host share; engine times are µs of the engine's clock.
+Each process appends JSON lines to its own file, so the events of a killed process are not lost. Times are seconds of
+the monotonic clock (`steady()`), which all processes of a host share; engine times are µs of the engine's clock.
 
-    asked      before the acquire                    granted   after it, with fence and local deadline
-    refused    it failed: timeout, engine, cancel    leaving   before the release, with the deadline by then
-    released   the engine confirmed the release      overlap   another holder wrote while the lease was live
-    unheard    the release got no reply              stray     a violation, described in words
+    asked      the caller is about to acquire
+    granted    it has acquired, with this fence and local deadline
+    refused    the acquire failed: timeout, engine error, cancellation
+    leaving    the holder is about to release, with its current deadline
+    released   the engine confirmed the release
+    unheard    the release got no reply
+    not_owner  the engine refused the release: the caller no longer had the lock
+    overlap    another holder wrote while this lease was valid
+    stray      another violation, described in words
 """
 
 from __future__ import annotations
@@ -20,12 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backstay.engine.base import Micros, steady
-from backstay.testing.histories.order import Grant, Loss, Snapshot, out_of_order
+from backstay.testing.histories.order import RecordedGrant, Snapshot, StateLoss, find_violations
 
 SUFFIX = ".history"
 
 
-class Event(NamedTuple):
+class HistoryEvent(NamedTuple):
     """One line of a history. `id` is the lock_id of the acquire attempt, unique in the whole history."""
 
     kind: str
@@ -36,8 +41,8 @@ class Event(NamedTuple):
 
 
 class Amnesia(NamedTuple):
-    """A moment at which the engine may have lost acknowledged writes, on our clock (`t`) and the engine's (`at`).
-    `names`: the affected names, if only one Cluster node lost writes; None: all names.
+    """A moment when the engine may have lost acknowledged writes. `t`: the moment on the monotonic clock, as in events.
+    `at`: the moment on the engine's clock. `names`: the locks on the Cluster node that lost writes; None: all locks.
     """
 
     t: float
@@ -48,8 +53,10 @@ class Amnesia(NamedTuple):
         return self.names is None or name in self.names
 
 
-class Diary:
-    """Writes the events of one process. Each line is one `write` to a file opened for appending."""
+class HistoryWriter:
+    """Writes the events of one process. Each event is one `write` to a file that is open for appending, so a kill
+    cannot lose an earlier event.
+    """
 
     def __init__(self, folder: Path, process: str) -> None:
         self.process = process
@@ -63,25 +70,26 @@ class Diary:
         os.close(self._fd)
 
 
-def read(folder: Path) -> list[Event]:
-    """Return all events of all processes, in order of time. A line that a kill truncated is left out."""
-    events: list[Event] = []
+def read(folder: Path) -> list[HistoryEvent]:
+    """Return the events of all processes, in order of time. A last line that a kill has truncated is left out."""
+    events: list[HistoryEvent] = []
     for file in sorted(folder.glob("*" + SUFFIX)):
         lines = file.read_text().split("\n")
-        events += [Event(*json.loads(line)) for line in lines[:-1]]
+        events += [HistoryEvent(*json.loads(line)) for line in lines[:-1]]
     return sorted(events, key=lambda event: event.t)
 
 
 @dataclass(slots=True)
 class Hold:
-    """A grant, and the time for which it was certainly held."""
+    """A grant, and the time from `start` to `end` in which its holder certainly had the lock."""
 
     name: str
     id: str
     fence: int
-    #: The caller sent its first request at `asked` and received the grant at `start`. A resent request may be answered
-    #: with a grant that is older than the resend.
+    #: When the caller sent the first request of this acquire. If a reply is lost, the request is sent again, but the
+    #: grant may already have been made for the first one.
     asked: float
+    #: When the caller received the grant.
     start: float
     end: float
     #: The engine's time of the grant.
@@ -89,8 +97,8 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Report:
-    """The result of checking a history. No violations: every guarantee held."""
+class HistoryReport:
+    """The result of checking a history. If `violations` is empty, every guarantee was kept."""
 
     violations: list[str] = field(default_factory=list[str])
     asked: int = 0
@@ -109,21 +117,23 @@ class Report:
 
 
 def check(
-    events: Iterable[Event],
+    events: Iterable[HistoryEvent],
     snapshots: Iterable[Snapshot] = (),
     *,
     permits: Mapping[str, int] | None = None,
     amnesia: Iterable[Amnesia] = (),
     ttl: float = 0.0,
-) -> Report:
+) -> HistoryReport:
     """Check a history against the guarantees of locks.
 
-    permits: the largest number of concurrent holders by name, 1 by default. amnesia: when the engine may have lost
-    writes (a restart without persistence, a failover to a lagging replica): older leases and queue positions may be
-    lost then, but fences still increase. ttl: the shortest lease in seconds; without it fewer violations of the queue
-    order are found.
+    events: the recorded events of all processes.
+    snapshots: states of the locks that an observer read; they are needed to check the queue order.
+    permits: the largest number of concurrent holders, by lock name; 1 for other names.
+    amnesia: the moments when the engine may have lost writes (a restart without persistence, a failover to a lagging
+        replica). Leases and queue positions from before such a moment may be lost, but fences must still increase.
+    ttl: the shortest lease in seconds. Without it, fewer violations of the queue order can be proven.
     """
-    report = Report()
+    report = HistoryReport()
     forgot = sorted(amnesia, key=lambda moment: moment.t)
     events = list(events)
     holds = _holds(events, forgot, report)
@@ -132,22 +142,22 @@ def check(
     for hold in holds:
         by_name[hold.name].append(hold)
     for name, mine in by_name.items():
-        _exclusion(name, mine, (permits or {}).get(name, 1), report)
-        _fences(name, mine, report)
+        _check_exclusion(name, mine, (permits or {}).get(name, 1), report)
+        _check_fences(name, mine, report)
     views: dict[str, list[Snapshot]] = defaultdict(list)
     for snapshot in snapshots:
         views[snapshot.name].append(snapshot)
     for name, seen in views.items():
-        grants = [Grant(hold.id, hold.at, hold.asked) for hold in by_name[name]]
-        losses = [Loss(moment.t, moment.at) for moment in forgot if moment.concerns(name)]
-        wrong = out_of_order(seen, grants, (permits or {}).get(name, 1), losses, round(ttl * 1_000_000))
+        grants = [RecordedGrant(hold.id, hold.at, hold.asked) for hold in by_name[name]]
+        losses = [StateLoss(moment.t, moment.at) for moment in forgot if moment.concerns(name)]
+        wrong = find_violations(seen, grants, (permits or {}).get(name, 1), losses, round(ttl * 1_000_000))
         report.violations += [f"{name}: {found}" for found in wrong]
         report.queued = max(report.queued, *(len(look.queue) for look in seen))
-        _ghosts(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)
+        _check_stays_released(name, seen, {h.id: h.asked for h in by_name[name]}, released, forgot, report)
     return report
 
 
-def _holds(events: list[Event], forgot: list[Amnesia], report: Report) -> list[Hold]:
+def _holds(events: list[HistoryEvent], forgot: list[Amnesia], report: HistoryReport) -> list[Hold]:
     holds: dict[str, Hold] = {}
     asked: dict[str, float] = {}
     for kind, name, who, t, facts in events:
@@ -196,7 +206,7 @@ def _excused(hold: Hold, t: float, forgot: list[Amnesia]) -> bool:
     return any(hold.at <= moment.at and moment.t <= t and moment.concerns(hold.name) for moment in forgot)
 
 
-def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> None:
+def _check_exclusion(name: str, holds: list[Hold], permits: int, report: HistoryReport) -> None:
     """Check that a name never has more live holders than permits."""
     live: list[Hold] = []
     for hold in sorted(holds, key=lambda h: h.start):
@@ -209,9 +219,9 @@ def _exclusion(name: str, holds: list[Hold], permits: int, report: Report) -> No
             report.violations.append(f"{name}: {len(live)} live holders at once, {permits} allowed: {who}")
 
 
-def _fences(name: str, holds: list[Hold], report: Report) -> None:
-    """Check that fences are unique, and increase with the engine's time and with ours: a grant that was received before
-    another was requested has the smaller fence.
+def _check_fences(name: str, holds: list[Hold], report: HistoryReport) -> None:
+    """Check that fences are unique and increase, both with the engine's time of the grants and with the caller's time:
+    a grant that was received before another one was requested has the smaller fence.
     """
     latest = Hold(name, "", 0, float("-inf"), 0.0, 0.0, 0)
     last = at = 0
@@ -233,15 +243,17 @@ def _fences(name: str, holds: list[Hold], report: Report) -> None:
             latest = hold
 
 
-def _ghosts(
+def _check_stays_released(
     name: str,
     snapshots: list[Snapshot],
     asked: dict[str, float],
     released: dict[str, float],
     forgot: list[Amnesia],
-    report: Report,
+    report: HistoryReport,
 ) -> None:
-    """Check that a released lease stays released: a delayed copy of its request must not acquire the lock again."""
+    """Check that the id of an acquire attempt whose lock was released does not appear again as holder or waiter: a
+    delayed copy of the attempt's request must not take effect.
+    """
     found: set[str] = set()
     for snapshot in snapshots:
         for who in (*snapshot.holders, *(w.id for w in snapshot.queue)):

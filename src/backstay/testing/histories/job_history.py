@@ -1,6 +1,6 @@
-"""Histories of job attempts: workers record each start and end, and the checker verifies them against the store.
+"""Histories of job attempts: workers record each start and end, and the checker compares these notes with the store.
 
-Each worker appends fixed-size notes to its own file, unbuffered, so the notes of a killed process are kept.
+Each worker appends fixed-size notes to its own file, unbuffered, so a kill loses none.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import NamedTuple
 from backstay.engine.base import steady
 
 SUFFIX = ".jobs"
-#: Seconds after its resume within which a suspended process may write the note that it was about to write.
+#: Seconds after a process was resumed in which it may still write a note that it was about to write when suspended.
 LATE = 0.5
 _NOTE = struct.Struct("<BIQIdI")
 START, END = 1, 2
 
 
 class Note(NamedTuple):
-    """The start or end of an attempt of job `n` in process `pid` at `t` (`steady()`, shared by all processes)."""
+    """The start or end of an attempt of job number `n` in process `pid`, at the time `t` (`steady()`)."""
 
     kind: int
     n: int
     fence: int
     pid: int
     t: float
-    #: The attempt's number in the store. A gap between two notes shows attempts that were claimed and never started.
+    #: The attempt's number in the store. If the notes of a job skip a number, the attempt with that number was claimed,
+    #: but its handler never started.
     attempt: int
 
 
-class Notebook:
-    """Writes the notes of one process."""
+class NoteWriter:
+    """Appends notes (starts and ends of attempts) to the file of one process."""
 
     def __init__(self, folder: Path, label: str) -> None:
         self._fd = os.open(folder / f"{label}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -46,7 +47,7 @@ class Notebook:
 
 
 def read(folder: Path) -> list[Note]:
-    """Return all notes, in order of time. A note that a kill truncated is left out."""
+    """Return the notes of all processes, in order of time. A last note that a kill has truncated is left out."""
     notes: list[Note] = []
     for file in sorted(folder.glob("*" + SUFFIX)):
         raw = file.read_bytes()
@@ -55,11 +56,11 @@ def read(folder: Path) -> list[Note]:
     return sorted(notes, key=lambda note: note.t)
 
 
-class Outcome(NamedTuple):
+class FinalRecord(NamedTuple):
     """The final record of a job in the store."""
 
     state: str
-    #: The fence of the lease that finished the job. Each attempt returns its own fence, so `result` must be equal.
+    #: The fence of the lease that finished the job. Each attempt returns its fence, so `result` must be equal to it.
     fence: int
     result: int | None
     attempt: int
@@ -67,17 +68,18 @@ class Outcome(NamedTuple):
 
 @dataclass
 class JobReport:
-    """The counts and the violations of a history."""
+    """The result of checking a history of jobs."""
 
     jobs: int = 0
     starts: int = 0
-    #: Jobs that started more than once, after a kill or a lost lease.
+    #: The number of jobs that started more than once, after a kill or a lost lease.
     again: int = 0
-    #: Seconds from each kill until the interrupted job restarted, divided by the leases that had to expire: the next
-    #: worker may have been killed, too, before it started the job.
+    #: How long a job waited for a new worker, for each attempt that a kill interrupted: the seconds from the kill to
+    #: the next start of the job, divided by the number of leases that had to expire in between. Usually that is the one
+    #: lease of the killed worker. It is more if further workers claimed the job and were killed before they started it.
     restarts: list[float] = field(default_factory=list[float])
-    #: Attempts that were claimed and never started.
-    unbegun: int = 0
+    #: The number of attempts that were claimed and never started.
+    never_started: int = 0
     violations: list[str] = field(default_factory=list[str])
 
     def restart(self, percent: float) -> float:
@@ -88,19 +90,23 @@ class JobReport:
         return (
             f"{self.jobs} jobs, {self.starts} starts, {self.again} begun again, kill to restart"
             f" p50 {self.restart(50):.2f} s, p99 {self.restart(99):.2f} s of {len(self.restarts)},"
-            f" claimed by a worker that was killed before the start {self.unbegun},"
+            f" claimed by a worker that was killed before the start {self.never_started},"
             f" violations {len(self.violations)}"
         )
 
 
 def check(
     notes: Iterable[Note],
-    outcomes: Mapping[int, Outcome | None],
+    outcomes: Mapping[int, FinalRecord | None],
     kills: Mapping[int, float],
     resumes: Mapping[int, Sequence[float]] | None = None,
 ) -> JobReport:
-    """Check that every job completed exactly once, under its last lease. `kills` and `resumes`: the times (`steady()`)
-    at which processes were killed and suspended processes were resumed, by process id.
+    """Check that every job completed exactly once, under its last lease.
+
+    notes: what the handlers recorded when they started and ended.
+    outcomes: the final record of each job, by the job's number.
+    kills: when each killed process was killed, by process id (seconds of `steady()`).
+    resumes: when each suspended process was resumed, by process id (seconds of `steady()`).
     """
     report = JobReport(jobs=len(outcomes))
     left = {pid: list(times) for pid, times in (resumes or {}).items()}
@@ -114,38 +120,40 @@ def check(
         else:
             ended.add((note.n, note.fence))
     for n, outcome in outcomes.items():
-        mine = _in_order(starts[n], left)
+        mine = _drop_late_starts(starts[n], left)
         report.starts += len(mine)
         report.again += len(mine) > 1
-        report.violations += [f"job {n}: {what}" for what in _wrong(mine, outcome, ended)]
+        report.violations += [f"job {n}: {what}" for what in _find_violations(mine, outcome, ended)]
         for before, after in pairwise(mine):
             killed = kills.get(before.pid)
-            # A process that was suspended before its kill had already lost its leases.
+            # Count only a kill during the attempt. A process that was suspended before may have lost its lease already.
             if killed is not None and before.t <= killed <= after.t and (n, before.fence) not in ended:
                 leases = max(1, after.attempt - before.attempt)
                 report.restarts.append((after.t - killed) / leases)
-                report.unbegun += leases - 1
+                report.never_started += leases - 1
     return report
 
 
-def _in_order(starts: list[Note], resumes: dict[int, list[float]]) -> list[Note]:
-    """Leave out starts with an outdated fence that a process recorded right after its resume: it was suspended between
-    the check of its lease and the note. That is at most one start per resume, since a loop starts handlers one by one.
+def _drop_late_starts(starts: list[Note], resumes: dict[int, list[float]]) -> list[Note]:
+    """Return the starts of a job without the excusable late ones. A start is late if its fence is lower than that of an
+    earlier start. It is excusable if its process checked the lease, was suspended, and wrote the start right after it
+    was resumed, when another process had the lease. Each resume excuses only one late start, because a process starts
+    handlers one at a time.
     """
     kept: list[Note] = []
     highest = 0
     for note in starts:
         if note.fence < highest:
-            went_on = next((t for t in resumes.get(note.pid, ()) if t <= note.t <= t + LATE), None)
-            if went_on is not None:
-                resumes[note.pid].remove(went_on)
+            resumed = next((t for t in resumes.get(note.pid, ()) if t <= note.t <= t + LATE), None)
+            if resumed is not None:
+                resumes[note.pid].remove(resumed)
                 continue
         highest = max(highest, note.fence)
         kept.append(note)
     return kept
 
 
-def _wrong(starts: list[Note], outcome: Outcome | None, ended: set[tuple[int, int]]) -> list[str]:
+def _find_violations(starts: list[Note], outcome: FinalRecord | None, ended: set[tuple[int, int]]) -> list[str]:
     if outcome is None:
         return ["lost: the store does not know it"]
     if outcome.state != "completed":

@@ -1,14 +1,16 @@
-"""Check that a queue was served in order, from snapshots of the queue and the grants that callers recorded.
+"""Check that a lock's queue was served in order, from snapshots of the queue and the grants that callers recorded.
 
-A snapshot shows each waiter with the time of its last request; the waiter has been awake since then, unless its offer
-has lapsed. Two snapshots prove more: a waiter with the same rank in both kept that rank in between, and no waiter
-behind it may have been served in that time.
+A snapshot shows each waiter with its rank (the time when it entered) and the time of its last request. A waiter that
+has the same rank in two snapshots kept it in between, so no waiter behind it may have been served in that time. There
+are three exceptions:
 
-A waiter is passed over from the end of an offer that it did not confirm until its next request; an offer made to
-another waiter in that time stays valid. An offer lasts `OFFER`, so snapshots that are closer together hide no lapse. An
-engine that loses state (failover, restart) continues from an earlier one: a waiter that kept its rank is owed its turn,
-and only the actions and ranks that were lost are excused. A grant whose reply was lost is in no record: its owner
-enters again after the lease expires, so a rank is certain for at most one lease.
+- A waiter that does not confirm an offer in time is passed over until its next request. If another waiter gets an offer
+  in the meantime, that offer stays valid. An offer lasts for `OFFER`; snapshots must be closer together than that, or
+  they may miss it.
+- An engine that loses state (failover, restart) continues from an earlier state. Ranks and grants that were lost are
+  excused; a waiter that kept its rank must still be served in order.
+- A grant whose reply was lost is not recorded. Its owner enters the queue again after the lease has expired. So a
+  waiter of a snapshot may have had such a grant, and its rank counts only for the time of one lease after the snapshot.
 """
 
 from __future__ import annotations
@@ -22,142 +24,162 @@ from backstay.engine.base import Micros
 from backstay.gate.machine import LAPSED, LIFE, OFFER
 
 
-class Waiting(NamedTuple):
-    """A waiter as a snapshot shows it."""
+class QueuedWaiter(NamedTuple):
+    """A waiter in a snapshot. Times are the engine's, in µs."""
 
     id: str
     entered: Micros
-    #: The time of its last request: it entered the queue, or checked again.
+    #: The time of its last Acquire command: the one with which it entered the queue, or a later one that refreshed its
+    #: place.
     asked: Micros
-    #: The time until which its offer is valid; 0: it has no offer; LAPSED: its offer expired, so it is passed over.
+    #: Until when its offer is valid. 0: it has no offer. LAPSED: it did not confirm its offer, so it is passed over.
     offer: Micros = 0
 
     @property
     def offered(self) -> Micros:
-        """When the current offer was made."""
+        """When the waiter's offer was made. Meaningless if it has none (`offer` is 0 or LAPSED)."""
         return self.offer - OFFER
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a name as an observer read it: engine time of its last change, holders' ids, queue in order."""
+    """The state of a lock as an observer read it.
+
+    seen: the engine's time of the read, in µs.
+    holders: the tickets of the holders.
+    queue: the waiters, first to last.
+    """
 
     name: str
     seen: Micros
     holders: tuple[str, ...]
-    queue: tuple[Waiting, ...]
-    #: The observer's clock just before it took the snapshot.
+    queue: tuple[QueuedWaiter, ...]
+    #: When the observer sent the read, on its own clock in seconds (`seen` is on the engine's clock).
     t: float = 0.0
 
 
-class Grant(NamedTuple):
-    """A recorded grant. `at` is the engine's time; `asked` is the checker's time before the first request."""
+class RecordedGrant(NamedTuple):
+    """A grant that a caller recorded.
+
+    id: the ticket of the caller.
+    at: the engine's time of the grant, in µs.
+    asked: the time just before the caller's first request, on the checker's clock in seconds.
+    """
 
     id: str
     at: Micros
     asked: float
 
 
-class Loss(NamedTuple):
-    """The engine lost state: at `t` on the checker's clock, at `at` on the engine's."""
+class StateLoss(NamedTuple):
+    """A moment when the engine lost state (failover, restart): `t` on the checker's clock, `at` on the engine's."""
 
     t: float
     at: Micros
 
 
-def out_of_order(
-    looks: Iterable[Snapshot],
-    grants: Iterable[Grant],
+def find_violations(
+    snapshots: Iterable[Snapshot],
+    grants: Iterable[RecordedGrant],
     permits: int = 1,
-    losses: Sequence[Loss] = (),
+    losses: Sequence[StateLoss] = (),
     ttl: Micros = 0,
 ) -> list[str]:
-    """Return all violations of the order in which one name was served. `ttl` is that of the shortest lease; without it,
-    less can be proven.
+    """Return the violations of the order in which the waiters of one lock were served. `ttl`: the shortest lease;
+    without it, fewer violations can be proven.
     """
-    seen = sorted(looks, key=lambda look: look.seen)
+    seen = sorted(snapshots, key=lambda snapshot: snapshot.seen)
     served = sorted(grants, key=lambda grant: grant.at)
-    wrong = [found for look in seen for found in _at_a_glance(look, permits)]
-    wrong += _ranks(seen, losses, ttl)
+    wrong = [found for snapshot in seen for found in _check_snapshot(snapshot, permits)]
+    wrong += _check_ranks(seen, losses, ttl)
     nth = 0
     for before, after in pairwise(seen):
         while nth < len(served) and served[nth].at <= before.seen:
             nth += 1
-        between: list[Grant] = []
+        between: list[RecordedGrant] = []
         for grant in served[nth:]:
             if grant.at > after.seen:
                 break
             between.append(grant)
         loss = next((loss for loss in reversed(losses) if before.seen <= loss.at < after.seen), None)
         if loss is None:
-            wrong += _offers(before, after)
-        wrong += _overtaken(before, after, between, permits == 1, loss, ttl)
+            wrong += _check_offers(before, after)
+        wrong += _check_overtaking(before, after, between, permits == 1, loss, ttl)
     return list(dict.fromkeys(wrong))
 
 
-def _at_a_glance(look: Snapshot, permits: int) -> Iterator[str]:
-    """Yield the violations that a single snapshot shows."""
-    queue = look.queue
+def _check_snapshot(snapshot: Snapshot, permits: int) -> Iterator[str]:
+    """Yield the violations that one snapshot shows without a comparison: too many holders and offers, a queue that is
+    not in order of arrival, a waiter that is ignored although a place is free, or an offer to the wrong waiter.
+    """
+    queue = snapshot.queue
     offered = [w for w in queue if w.offer > 0]
-    if len(look.holders) + len(offered) > permits:
+    if len(snapshot.holders) + len(offered) > permits:
         yield (
-            f"the engine itself shows {len(look.holders)} holders and {len(offered)} offers, {permits} allowed:"
-            f" {look.holders}, {offered}"
+            f"the engine itself shows {len(snapshot.holders)} holders and {len(offered)} offers, {permits} allowed:"
+            f" {snapshot.holders}, {offered}"
         )
     if [w.entered for w in queue] != sorted(w.entered for w in queue):
         yield f"the queue is not in the order of arrival: {queue}"
     for i, w in enumerate(queue):
         if w.offer == LAPSED:
-            if look.seen - w.asked < OFFER:
+            if snapshot.seen - w.asked < OFFER:
                 yield f"{w.id} is passed over although it has just asked"
             continue
-        if w.offer == 0 and len(look.holders) + len(offered) < permits:
+        if w.offer == 0 and len(snapshot.holders) + len(offered) < permits:
             yield f"{w.id} waits although a place is free"
         for other in queue[i + 1 :]:
             if other.offer > 0 and w.asked < other.offered and (w.offer == 0 or other.offered < w.offered):
                 yield f"{other.id} was offered a place past {w.id}, which waited"
 
 
-def _ranks(looks: list[Snapshot], losses: Sequence[Loss], ttl: Micros) -> Iterator[str]:
-    """An attempt enters the queue once. It loses its rank only by a grant, by expiry, or if the engine loses state."""
-    known: dict[str, tuple[Waiting, Micros]] = {}
-    for look in looks:
-        for w in look.queue:
+def _check_ranks(snapshots: list[Snapshot], losses: Sequence[StateLoss], ttl: Micros) -> Iterator[str]:
+    """Check that a waiter has the same rank in all snapshots. A new rank is allowed only after a grant, after its
+    ticket expired, or after the engine lost state.
+    """
+    known: dict[str, tuple[QueuedWaiter, Micros]] = {}
+    for snapshot in snapshots:
+        for w in snapshot.queue:
             was, seen = known.get(w.id, (w, 0))
-            known[w.id] = (w, look.seen)
+            known[w.id] = (w, snapshot.seen)
             if was.entered == w.entered or min(seen + ttl, max(was.asked + LIFE, was.offer)) <= w.entered:
                 continue
-            # After a loss of state, the engine knows an older rank of the waiter, or none.
-            forgot = [loss for loss in losses if seen <= loss.at < look.seen]
+            # The waiter has another rank than before. That is no violation if the engine lost state in between: then it
+            # went back to an older rank of the waiter, or it lost the waiter, which entered again.
+            forgot = [loss for loss in losses if seen <= loss.at < snapshot.seen]
             if not any(w.entered < was.entered or loss.at < w.entered for loss in forgot):
                 yield f"{w.id} lost its rank: it entered at {was.entered} and again at {w.entered}"
 
 
-def _offers(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """Check that an offer stays valid until its end, and that no waiter is passed over without an offer."""
+def _check_offers(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Check that an offer stays valid until its end, and that a waiter is passed over only if its offer lapsed."""
     now = {(w.id, w.entered): w for w in after.queue}
     for was in before.queue:
         w = now.get((was.id, was.entered), was)
         if was.offer > after.seen and w.offer != was.offer:
             yield f"{w.id} was deprived of an offer before its end"
-        if was.offer == 0 and w.offer == LAPSED and after.seen - before.seen < OFFER:
+        expired = was.asked + LIFE <= after.seen
+        if was.offer == 0 and w.offer == LAPSED and after.seen - before.seen < OFFER and not expired:
             yield f"{w.id} is passed over without an offer"
 
 
-def _overtaken(
-    before: Snapshot, after: Snapshot, grants: list[Grant], alone: bool, loss: Loss | None, ttl: Micros
+def _check_overtaking(
+    before: Snapshot, after: Snapshot, grants: list[RecordedGrant], alone: bool, loss: StateLoss | None, ttl: Micros
 ) -> Iterator[str]:
-    """Check that no ticket is granted or offered a place ahead of a waiter that was certainly waiting."""
-    stood = {w.id: w for w in before.queue}
-    served = [(g.id, g.at) for g in grants if loss is None or _behind(g, stood, loss)]
+    """Check that, between two snapshots, no caller got a grant or an offer before a waiter that was certainly ahead of
+    it.
+    """
+    waiting = {w.id: w for w in before.queue}
+    served = [(g.id, g.at) for g in grants if loss is None or _has_known_place(g, waiting, loss)]
     for w in after.queue:
         new = w.offer > 0 and w.offered > before.seen
-        if new and (loss is None or (w.offered > loss.at and (w.id in stood or w.entered > loss.at))):
+        if new and (loss is None or (w.offered > loss.at and (w.id in waiting or w.entered > loss.at))):
             served.append((w.id, w.offered))
     if not served:
         return
     now = {(w.id, w.entered): w for w in after.queue}
-    # A recorded grant may be the waiter's second one: the reply of the first was lost, and its lease expired.
+    # Before its recorded grant, a waiter may have had another one whose reply was lost and whose lease has expired. So
+    # treat every waiter as served at most one lease after the first snapshot.
     granted = {grant.id: min(grant.at, before.seen + ttl) for grant in grants}
     place = {w.id: i for i, w in enumerate(before.queue)}
     ends = [
@@ -165,35 +187,42 @@ def _overtaken(
         for w in before.queue
     ]
     for who, at in served:
-        if who in stood and at < stood[who].offer:
-            continue  # it had an offer in the first snapshot, and that snapshot has been checked by itself
+        if who in waiting and at < waiting[who].offer:
+            continue  # `who` accepted an offer that the first snapshot shows; `_check_snapshot` has checked that offer
         for i, end in enumerate(ends[: place.get(who, len(ends))]):
             if at < end:
                 yield f"{who} was served past {before.queue[i].id}, which waited"
                 break
 
 
-def _behind(grant: Grant, stood: dict[str, Waiting], loss: Loss) -> bool:
-    """Whether the grant came after the loss of state, and to a waiter whose place in the queue is known: it is one of
-    `stood`, or it asked after the loss and so comes after all of them.
+def _has_known_place(grant: RecordedGrant, waiting: dict[str, QueuedWaiter], loss: StateLoss) -> bool:
+    """Whether the grant was made after the loss of state, and its caller's place in the queue is known. It is known if
+    the caller is in `waiting` (the waiters of the first snapshot), or if it asked only after the loss: then it is
+    behind all waiters of the first snapshot.
     """
-    return grant.at > loss.at and (grant.id in stood or grant.asked > loss.t)
+    return grant.at > loss.at and (grant.id in waiting or grant.asked > loss.t)
 
 
 def _waits_until(
-    was: Waiting,
-    now: Waiting | None,
+    was: QueuedWaiter,
+    now: QueuedWaiter | None,
     granted: Micros | None,
     before: Snapshot,
     after: Snapshot,
     alone: bool,
     forgot: bool,
 ) -> Micros:
-    """Return the time before which no waiter behind this one may be served. From the first snapshot until then, this
-    waiter was certainly awake and not served; if only one caller can hold the lock, the time in which the lock was
-    offered to this waiter counts, too. 0: nothing is certain.
+    """Return the engine's time until which a waiter of the first snapshot certainly waited. Until then, no waiter
+    behind it may be served. 0: nothing is certain.
+
+    was: the waiter in the first snapshot.
+    now: the waiter in the second snapshot; None if it is no longer in the queue.
+    granted: the engine's time of the waiter's grant; None if no grant is recorded.
+    before, after: the first and the second snapshot.
+    alone: whether only one caller can hold the lock. Then no other waiter may be served while this one has an offer.
+    forgot: whether the engine lost state between the snapshots.
     """
-    if was.offer == LAPSED:
+    if was.offer == LAPSED or was.asked + LIFE <= after.seen:  # it was passed over, or its ticket may have expired
         return 0
     # The earliest time at which the waiter can have been passed over.
     lapse = was.offer or before.seen + OFFER

@@ -1,7 +1,7 @@
-"""A register: the resource that the contenders of a race write to, under a lock of Backstay.
+"""A register: the resource that a lock protects in tests. Competing processes write to it while they hold the lock.
 
-It is one small file per name, changed under `flock`. Every write carries the lease's fence, and the register rejects a
-fence that is older than the last accepted one, as any store behind a lock should.
+It is one small file per lock name, changed under `flock`. Every write carries the lease's fence, and the register
+rejects a fence that is lower than the last accepted one, as a store that uses fences should.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Entry:
 
 
 class Register:
-    """A register guarded by fences. `write` returns whether the write was accepted; `look` returns the last entry."""
+    """A register guarded by fences. `write` returns whether the write was accepted; `read` returns the last entry."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / (hashlib.sha256(name.encode()).hexdigest()[:16] + ".register")
 
-    def look(self) -> Entry:
+    def read(self) -> Entry:
         return self._with_file(None)[0]
 
     def write(self, fence: int, owner: str) -> bool:

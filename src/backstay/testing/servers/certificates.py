@@ -1,4 +1,4 @@
-"""Throw-away certificates, created with the `openssl` program: an authority, a server's and a client's."""
+"""Throw-away certificates of an authority, a server and a client, for TLS tests. The `openssl` program creates them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Certificates:
         return urlencode({"ca": self.ca, "cert": cert, "key": key})
 
     def options(self, *, clients: bool = False) -> tuple[str, ...]:
-        """Return a Redis server's command-line options. `clients`: clients need a certificate too."""
+        """Return the TLS options for a Redis server's command line. `clients`: also require a certificate from
+        clients.
+        """
         cert, key = map(str, self.server)
         return (
             *("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", str(self.ca)),

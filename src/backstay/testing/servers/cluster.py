@@ -7,13 +7,13 @@ import time
 from typing import Self
 
 from backstay.testing.servers.certificates import Certificates
-from backstay.testing.servers.ports import port_pair
+from backstay.testing.servers.ports import reserve_port_pair
 from backstay.testing.servers.redis import RedisServer, redis_program, say, until
 
 
 class RedisCluster:
-    """A Cluster of masters and replicas that serves all slots. After killing a node, call `await_whole()`; `migrate`
-    moves a slot.
+    """A throw-away Redis Cluster of masters and replicas. After a test has killed a node, `await_whole()` waits until
+    all slots are served again.
 
     node_timeout: seconds without a reply after which a node counts as failed.
     """
@@ -34,7 +34,7 @@ class RedisCluster:
         if tls is not None:
             options += ("--tls-cluster", "yes", "--tls-replication", "yes")
         count = masters * (1 + replicas)
-        self.nodes = [RedisServer(port=port_pair(), options=options, tls=tls) for _ in range(count)]
+        self.nodes = [RedisServer(port=reserve_port_pair(), options=options, tls=tls) for _ in range(count)]
 
     @property
     def url(self) -> str:
@@ -53,30 +53,30 @@ class RedisCluster:
             command += ["--tls", "--cacert", str(self.tls.ca), "--cert", cert, "--key", key]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         if done.returncode:
-            raise RuntimeError(f"the Cluster was not made:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+            raise RuntimeError(f"the Cluster could not be created:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         self.await_whole()
-        until(self._known, "every node knows who is a replica")
+        until(self._are_replicas_known, "every node knows all replicas")
         for node in self.masters():
             say(node, "FLUSHALL")  # CLUSTER SLOTS lists a replica only after it has received data
-        until(self._counted, "every node counts on every replica")
+        until(self._are_replicas_listed, "every node lists all replicas")
         return self
 
-    def _counted(self) -> bool:
+    def _are_replicas_listed(self) -> bool:
         return all(
             len(replicas) == self._replicas
             for node in self.nodes
             for _, _, _, *replicas in say(node, "CLUSTER", "SLOTS")
         )
 
-    def _known(self) -> bool:
+    def _are_replicas_known(self) -> bool:
         replicas = self._masters * self._replicas
         return all(say(node, "CLUSTER", "NODES").count(b"slave ") == replicas for node in self.nodes)
 
     def await_whole(self, within: float = 30.0) -> None:
         """Wait until every running node reports that all slots are served, and every replica follows its master."""
-        until(self._whole, "every slot is served", within)
+        until(self._is_whole, "every slot is served", within)
 
-    def _whole(self) -> bool:
+    def _is_whole(self) -> bool:
         running = [node for node in self.nodes if node.running]
         return all(b"cluster_state:ok" in say(node, "CLUSTER", "INFO") and self._follows(node) for node in running)
 
@@ -87,18 +87,18 @@ class RedisCluster:
 
     def masters(self) -> list[RedisServer]:
         """Return the nodes that currently serve slots."""
-        serving = {entry[2][1] for entry in say(self._anyone(), "CLUSTER", "SLOTS")}
+        serving = {entry[2][1] for entry in say(self._find_running_node(), "CLUSTER", "SLOTS")}
         return [node for node in self.nodes if node.port in serving]
 
     def master_of(self, slot: int) -> RedisServer:
-        for first, last, master, *_ in say(self._anyone(), "CLUSTER", "SLOTS"):
+        for first, last, master, *_ in say(self._find_running_node(), "CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == master[1])
         raise LookupError(f"slot {slot} is not served")
 
     def await_failover(self, old: RedisServer, within: float = 30.0) -> None:
         """Wait until another node serves the slots of a killed node."""
-        until(lambda: old not in self.masters() and self._whole(), "failover", within)
+        until(lambda: old not in self.masters() and self._is_whole(), "failover", within)
 
     def migrate(self, slot: int, target: RedisServer, pause: float = 0.0) -> None:
         """Migrate a slot key by key, while clients use it. `pause`: seconds to sleep after each step."""
@@ -116,7 +116,7 @@ class RedisCluster:
         for node in (target, source, *self.masters()):
             say(node, "CLUSTER", "SETSLOT", slot, "NODE", names[1])
 
-    def _anyone(self) -> RedisServer:
+    def _find_running_node(self) -> RedisServer:
         """Return a running node, preferably one that reports `cluster_state:ok`."""
         running = [node for node in self.nodes if node.running]
         whole = [node for node in running if b"cluster_state:ok" in say(node, "CLUSTER", "INFO")]

@@ -12,16 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from backstay.testing.servers.ports import lasting_port
-from backstay.testing.servers.postgres_data import DATABASE, fill, run_as_nobody
+from backstay.testing.servers.ports import reserve_port
+from backstay.testing.servers.postgres_data import DATABASE, create_data_directory, run_as_server_user
 from backstay.testing.servers.redis import START_WAIT, ServerMissing
 
-#: Seconds that backends have to exit after the postmaster was killed; then they are killed too.
-LAST_WORDS = 3.0
+#: Seconds that backends have to exit after the postmaster was killed, before they are killed, too.
+BACKEND_EXIT_SECONDS = 3.0
 
 
 def postgres_programs() -> Path:
-    """Return the folder with initdb and postgres: BACKSTAY_POSTGRES_BIN, from PATH, or Debian's newest version."""
+    """Return the folder with initdb and postgres: BACKSTAY_POSTGRES_BIN, else the one on PATH, else Debian's newest."""
     if given := os.environ.get("BACKSTAY_POSTGRES_BIN"):
         return Path(given)
     if found := shutil.which("initdb"):
@@ -36,8 +36,9 @@ class PostgresServer:
     """A throw-away PostgreSQL server. Every local user may connect as `backstay`, without a password."""
 
     def __init__(self, *, port: int = 0, settings: dict[str, str] | None = None) -> None:
-        self.port = port or lasting_port()
-        # Data that the server wrote survives its kill in the page cache; only a crash of the host would need fsync.
+        self.port = port or reserve_port()
+        # Without fsync, written data survives a kill of the server in the page cache. Only a crash of the host loses
+        # it.
         self._settings = {"fsync": "off", "full_page_writes": "off", **(settings or {})}
         self.folder = Path(tempfile.mkdtemp(prefix="backstay-postgres-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +61,7 @@ class PostgresServer:
         programs = postgres_programs()
         data = self.folder / "data"
         if not data.exists():
-            fill(self.folder, programs)
+            create_data_directory(self.folder, programs)
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -73,7 +74,7 @@ class PostgresServer:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
-            self._process = run_as_nobody(command, log, self.folder)
+            self._process = run_as_server_user(command, log, self.folder)
         self._await()
         return self
 
@@ -87,11 +88,11 @@ class PostgresServer:
                 return
             except psycopg.OperationalError:
                 time.sleep(0.03)
-        said = self._said()
+        output = self._read_log()
         self.stop()
-        raise RuntimeError(f"postgres did not start:\n{said}")
+        raise RuntimeError(f"postgres did not start:\n{output}")
 
-    def _said(self) -> str:
+    def _read_log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-2000:]
 
     @property
@@ -104,21 +105,22 @@ class PostgresServer:
 
     def pause(self) -> None:
         """Suspend the server and all backends (SIGSTOP): connections stay open and get no answer."""
-        for pid in self._family():
+        for pid in self._process_ids():
             self._signal(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        for pid in self._family():
+        for pid in self._process_ids():
             self._signal(pid, signal.SIGCONT)
 
-    def _family(self) -> list[int]:
+    def _process_ids(self) -> list[int]:
         """Return the process ids of the postmaster and its children, the postmaster first."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [self.pid, *(int(pid) for pid in children.read_text().split())]
 
-    def _kin(self) -> list[int]:
-        """Return the ids of all processes whose working directory is the server's data directory. Remembered ids would
-        be unsafe: they may be reused. Zombies, which a small container may never reap, have no working directory.
+    def _find_server_processes(self) -> list[int]:
+        """Return the ids of all processes whose working directory is the server's data directory. Ids that were stored
+        earlier would be unsafe, because they may have been reused. Zombies, which some containers never reap, have no
+        working directory.
         """
         data, found = str(self.folder / "data"), list[int]()
         for link in Path("/proc").glob("[0-9]*/cwd"):
@@ -133,7 +135,7 @@ class PostgresServer:
             os.kill(pid, how)
 
     def restart(self, *, fast: bool = False) -> None:
-        """Restart on the same port. The server is killed, or with `fast` shut down."""
+        """Restart the server on the same port. It is killed first or, with `fast`, shut down."""
         self._end(signal.SIGINT if fast else signal.SIGKILL)
         self.start()
 
@@ -144,15 +146,16 @@ class PostgresServer:
         process.send_signal(how)
         process.send_signal(signal.SIGCONT)  # a suspended process cannot exit
         process.wait()
-        for pid in self._kin():
+        for pid in self._find_server_processes():
             self._signal(pid, signal.SIGCONT)
-        # Two servers would corrupt the data directory: wait for all old backends, also one that was just forked.
+        # A new server and an old backend would corrupt the data directory together. So wait for all old backends,
+        # including one that was forked just before the kill.
         began = time.monotonic()
-        while kin := self._kin():
+        while processes := self._find_server_processes():
             waited = time.monotonic() - began
             if waited > START_WAIT:
                 raise RuntimeError("the server has ended, its backends have not")
-            for pid in kin if waited > LAST_WORDS else ():
+            for pid in processes if waited > BACKEND_EXIT_SECONDS else ():
                 self._signal(pid, signal.SIGKILL)
             time.sleep(0.005)
         pid_file = self.folder / "data" / "postmaster.pid"

@@ -20,9 +20,9 @@ from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.engine.redis.link.protocol import ErrorReply, Handshake, pack
 from backstay.errors import EngineError
 from backstay.testing.servers.certificates import Certificates
-from backstay.testing.servers.ports import lasting_port
+from backstay.testing.servers.ports import reserve_port
 
-#: Seconds that a server may take to start, also on a busy machine.
+#: Seconds that a server may take to start, even on a busy machine.
 START_WAIT = 60.0
 
 
@@ -41,8 +41,8 @@ def redis_program() -> str:
 class RedisServer:
     """A throw-away Redis server. Chaos tests call `kill`, `pause`, `resume` and `restart`.
 
-    tls: accept only TLS connections. client_certificates: require a certificate from clients. password: `say`
-    authenticates with it.
+    tls: accept only TLS connections, with these certificates. client_certificates: also require a certificate from
+    clients. password: `say` authenticates with it; the server itself requires one only if `options` say so.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RedisServer:
         tls: Certificates | None = None,
         client_certificates: bool = False,
     ) -> None:
-        self.port = port or lasting_port()
+        self.port = port or reserve_port()
         self.aof = aof
         self.options = options
         self.password = password
@@ -101,14 +101,14 @@ class RedisServer:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
-            with contextlib.suppress(OSError), self._knock() as sock:
+            with contextlib.suppress(OSError), self._connect() as sock:
                 sock.sendall(b"PING\r\n")
-                if sock.recv(64):  # +PONG, -NOAUTH and -LOADING all show that it listens
+                if sock.recv(64):  # any reply (+PONG, -NOAUTH, -LOADING) shows that it is up
                     return self
             time.sleep(0.02)
         raise RuntimeError(f"redis-server did not start:\n{(self.folder / 'log').read_text()[-2000:]}")
 
-    def _knock(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=1)
         trust = self.trust()
         return sock if trust is None else trust.wrap_socket(sock)
@@ -167,11 +167,11 @@ def _one(requests: list[bytes]) -> Handshake:
     return replies[-1]
 
 
-def until(claim: Callable[[], object], what: str, within: float = START_WAIT) -> None:
+def until(condition: Callable[[], object], what: str, within: float = START_WAIT) -> None:
     deadline = time.monotonic() + within
     while True:
         with contextlib.suppress(EngineError, ErrorReply):
-            if claim():
+            if condition():
                 return
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: not within {within:g} s")

@@ -110,8 +110,8 @@ class RedisSentinel:
         return self.master()
 
     def switches(self) -> int:
-        """Return the number of master switches, as logged by the Sentinel that logged most. A busy Sentinel may miss
-        one.
+        """Return the number of master switches: the largest number that one Sentinel has logged, because a busy
+        Sentinel may miss one.
         """
         return max((sentinel.folder / "log").read_text().count("+switch-master") for sentinel in self.sentinels)
 

@@ -1,8 +1,8 @@
-"""Artifacts: files that jobs leave, stored in parts in the engine, or in a shared directory.
+"""Artifacts: files that jobs produce, stored in parts in the engine, or in a shared directory.
 
-The engine always keeps the record (name, size, digest); writing it requires the lease of the job. With a directory, the
-bytes are stored there under their digest: the artifact's name is never part of a path (no path traversal), and equal
-contents are stored once. Reads verify the digest.
+The engine always stores the record of an artifact (name, size, digest), and accepts it only from the holder of the
+job's lease. If there is a shared directory, the bytes are stored there in files named by their digest: the artifact's
+name is never part of a path (no path traversal), and equal contents are stored once. Reads verify the digest.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from backstay.errors import ConfigError, CorruptRecord, JobError, PayloadTooLarge
+from backstay.errors import ConfigError, CorruptRecord, EngineUnavailable, JobError, PayloadTooLarge
 from backstay.job.flows import send
 from backstay.job.run_model import Artifact
 from backstay.job.store import JOB_STORE
 from backstay.runtime.core import Core
 
-#: Bytes per part.
+#: Bytes of one part of an artifact that is stored in the engine.
 PART = 256 * 1024
 #: Default limit of bytes per file.
 LARGEST = 64 * 1024 * 1024
-#: Limits of file systems: bytes of a whole name, and of each part between slashes.
+#: Limits of an artifact's name, in bytes: of the whole name, and of each part of it between slashes. Workers create
+#: files with these names, and file systems have such limits.
 LONGEST_NAME, LONGEST_PART = 512, 255
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -52,7 +54,7 @@ def validate_artifact_name(name: str) -> str:
     return name
 
 
-class Artifacts:
+class JobArtifacts:
     """Stores and reads artifacts of jobs. directory: where the bytes are stored; None: in the engine."""
 
     def __init__(self, core: Core, *, directory: Path | str | None = None, limit: int = LARGEST) -> None:
@@ -62,8 +64,8 @@ class Artifacts:
         self._limit = limit
 
     async def put(self, job: str, fence: int, name: str, file: IO[bytes]) -> Artifact:
-        """Store a file as an artifact of a job; it replaces one of the same name. Raises JobError when the job's lease
-        is lost, PayloadTooLarge, ConfigError.
+        """Store a file as an artifact of a job, replacing an artifact of the same name. Raises JobError when the job's
+        lease is lost, PayloadTooLarge, ConfigError.
         """
         validate_artifact_name(name)
         size, digest = await asyncio.to_thread(_hash_file, file, self._limit)
@@ -71,7 +73,13 @@ class Artifacts:
             raise PayloadTooLarge(type=name, what="artifact", size=size, limit=self._limit, job_id=job)
         artifact = Artifact(job=job, name=name, size=size, digest=digest)
         if self._directory is not None:
-            await asyncio.to_thread(_store_by_digest, file, self._directory, digest)
+            try:
+                await asyncio.to_thread(_store_by_digest, file, self._directory, digest)
+            except OSError as error:
+                raise EngineUnavailable(
+                    f"artifact {name!r} was not stored: {self._directory}: {error.strerror}; server and workers of"
+                    " different users need a directory whose group may write (chmod 2770)"
+                ) from error
             await self._put_part(artifact, fence, 0, b"", last=True)
             return artifact
         again = hashlib.sha256()
@@ -149,7 +157,9 @@ class Artifacts:
 
 
 def _hash_file(file: IO[bytes], limit: int) -> tuple[int, str]:
-    """Return size and digest, and rewind the file. Reading stops once the limit is exceeded."""
+    """Return the file's size in bytes and its SHA-256, and rewind the file. Reading stops as soon as the size exceeds
+    `limit`; then both values are those of the part that was read.
+    """
     digest, size = hashlib.sha256(), 0
     while size <= limit and (data := file.read(PART)):
         digest.update(data)
@@ -169,11 +179,13 @@ def _store_by_digest(file: IO[bytes], directory: Path, digest: str) -> None:
     place = _digest_path(directory, digest)
     if place.exists():
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
+    group = _make_directory(place.parent, directory)
     beside = place.with_name(f".{secrets.token_hex(8)}")
     again = hashlib.sha256()
     try:
-        with beside.open("xb") as target:
+        with open(beside, "xb", opener=_open_private) as target:
+            if group:
+                os.fchmod(target.fileno(), 0o660)
             while data := file.read(PART):
                 again.update(data)
                 target.write(data)
@@ -187,9 +199,29 @@ def _store_by_digest(file: IO[bytes], directory: Path, digest: str) -> None:
             beside.unlink(missing_ok=True)
 
 
+def _make_directory(folder: Path, directory: Path) -> bool:
+    """Create the artifacts directory and a folder in it, for this user only. If the directory exists and its group may
+    write to it, as for a server and workers of different users, the group gets access to what is created in it. Returns
+    whether it does.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    group = bool(directory.stat().st_mode & stat.S_IWGRP)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        if group:
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o770)  # the folder may have inherited the setgid bit
+    return group
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a new file that only this user can read."""
+    return os.open(path, flags, 0o600)
+
+
 def list_files(directory: Path, refuse: Callable[[str, str], None]) -> list[tuple[str, Path]]:
-    """List all files below a directory with their names, sorted. Symbolic links and special files are passed to
-    `refuse`: a link may lead out of the directory.
+    """List all files below a directory with their names, sorted. A symbolic link is left out,
+    because it may lead out of the directory, and so are special files and invalid names: for each of them,
+    `refuse(name, reason)` is called.
     """
     found: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(directory, followlinks=False):

@@ -1,4 +1,4 @@
-"""`stay.workflows`, `stay.runs` and run handles of the blocking API: the async names and operations, for any thread."""
+"""`stay.workflows`, `stay.runs` and run handles of the blocking API, with the same method names as in the async API."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BlockingWorkflows:
         self._core = core
 
     def put(self, document: Document, *, name: str = "") -> WorkflowInfo:
-        """Store a workflow from YAML, JSON, plain data or a Path. An unchanged document keeps its version. Raises
-        BadDefinition with every problem, and stores nothing then.
+        """Store a workflow from YAML, JSON, plain data or a Path. An unchanged document keeps its version. If the
+        document has problems, raises BadDefinition with all of them and stores nothing.
         """
         return workflow_info(do(flows.put(self._core, read_document(document, name))))
 
@@ -73,19 +73,23 @@ class BlockingRuns:
         return do(flows.list_run_jobs(self._core, run_id))
 
     def cancel(self, run_id: str, reason: str = "") -> RunStatus:
-        """Cancel the run: idle jobs are cancelled, running jobs are asked to stop. Returns the run's status."""
+        """Cancel a run: jobs that have not started are cancelled, running jobs are asked to stop. Returns the run's
+        status.
+        """
         return do(flows.cancel(self._core, run_id, reason)).status
 
     def retry(self, run_id: str, key: str) -> State:
-        """Retry one job of a run now, with all its attempts. Raises RunNotFound, JobNotFound, RetryRefused."""
+        """Retry one job of a run now, with its attempts counted from zero. Raises RunNotFound, JobNotFound,
+        RetryRefused.
+        """
         return do(flows.retry(self._core, run_id, key))
 
     def rerun_failed(self, run_id: str) -> RunStatus:
-        """Retry all failed and cancelled jobs of a finished run. Returns its current status."""
+        """Retry all failed and cancelled jobs of a finished run. Returns the run's status."""
         return do(flows.rerun_failed(self._core, run_id)).status
 
     def events(self, run_id: str, after: int = 0, *, follow: bool = True) -> Iterator[RunEvent]:
-        """Iterate over the events of a run after event number `after`, each once and in order, until it has ended.
+        """Iterate over the events of a run after event number `after`, each once and in order, until the run has ended.
         follow=False: only the events so far.
         """
         return blocking_events(self._core, run_id, after, follow=follow)
@@ -119,17 +123,19 @@ class BlockingRunHandle(BaseRunHandle):
         return do(flows.list_run_jobs(self._core, self.id))
 
     def cancel(self, reason: str = "") -> RunStatus:
-        """Cancel the run: idle jobs are cancelled, running jobs are asked to stop. Returns the run's status."""
+        """Cancel the run: jobs that have not started are cancelled, running jobs are asked to stop. Returns the run's
+        status.
+        """
         return do(flows.cancel(self._core, self.id, reason)).status
 
     def retry(self, key: str) -> State:
-        """Retry one job of the run now, with all its attempts; jobs that were skipped because of it wait for it again.
-        Raises RetryRefused if a job that it needs did not succeed.
+        """Retry one job of the run now, with its attempts counted from zero. Jobs that were skipped because this job
+        failed go back to waiting for it. Raises RetryRefused if a job that this job needs did not succeed.
         """
         return do(flows.retry(self._core, self.id, key))
 
     def rerun_failed(self) -> RunStatus:
-        """Retry all failed and cancelled jobs of the run. No effect before the run has ended. Returns its status."""
+        """Retry all failed and cancelled jobs of the run, if it has ended. Returns the run's status."""
         return do(flows.rerun_failed(self._core, self.id)).status
 
     def events(self, after: int = 0, *, follow: bool = True) -> Iterator[RunEvent]:
@@ -144,7 +150,7 @@ class BlockingRunHandle(BaseRunHandle):
 
 
 def blocking_events(core: Core, run_id: str, after: int, *, follow: bool) -> Iterator[RunEvent]:
-    """Iterate over the events of a run from a thread."""
+    """Iterate over the events of a run from a thread, which blocks while it waits for the next event."""
     events = flows.stream_events(core, run_id, after, follow=follow)
     try:
         while True:

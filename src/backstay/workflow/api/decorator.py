@@ -65,7 +65,9 @@ class BaseWorkflowType(Generic[P]):
 
     @property
     def definition(self) -> Workflow:
-        """The workflow definition to be stored: the function's inputs, and the digest of its code."""
+        """The workflow definition to be stored: the function's inputs, and the digest of its code, so that a changed
+        function is stored as a new version.
+        """
         taken = {
             name: Input(required=one.default is one.empty, default=_plain_default(one.default))
             for name, one in self._signature.parameters.items()
@@ -77,7 +79,7 @@ class BaseWorkflowType(Generic[P]):
             inputs=taken,
             timeout=self._timeout,
             function=f"{self.function.__module__}.{self.function.__qualname__}",
-            code=_code(self.function),
+            code=_code_digest(self.function),
         )
 
     def build(self, *args: P.args, **kwargs: P.kwargs) -> NewRun:
@@ -136,13 +138,13 @@ class BlockingWorkflowType(BaseWorkflowType[P]):
         return BlockingRunHandle(self.core, do(self.begin(args, dict(kwargs), "manual")))
 
 
-class Decorator(Protocol):
+class WorkflowDecorator(Protocol):
     """The decorator that `stay.workflow(...)` returns."""
 
     def __call__(self, function: Callable[Concatenate[Flow, P], Any], /) -> WorkflowType[P]: ...
 
 
-class BlockingDecorator(Protocol):
+class BlockingWorkflowDecorator(Protocol):
     """The decorator that the blocking `stay.workflow(...)` returns."""
 
     def __call__(self, function: Callable[Concatenate[Flow, P], Any], /) -> BlockingWorkflowType[P]: ...
@@ -152,7 +154,7 @@ def _plain_default(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else None
 
 
-def _code(function: Callable[..., Any]) -> str:
+def _code_digest(function: Callable[..., Any]) -> str:
     """Return the digest of a function's source, or of its byte code if the source is not available."""
     try:
         text = inspect.getsource(function)

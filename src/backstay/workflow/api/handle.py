@@ -74,13 +74,13 @@ class RunHandle(BaseRunHandle):
         return (await flows.cancel(self._core, self.id, reason)).status
 
     async def retry(self, key: str) -> State:
-        """Retry one job of the run now, with all its attempts; jobs that were skipped because of it wait for it again.
-        Raises RetryRefused if a job that it needs did not succeed.
+        """Retry one job of the run now, with its attempts counted from zero. Jobs that were skipped because of it wait
+        for it again. Raises RetryRefused if a job that it needs did not succeed.
         """
         return await flows.retry(self._core, self.id, key)
 
     async def rerun_failed(self) -> RunStatus:
-        """Retry all failed and cancelled jobs of the run. No effect before the run has ended. Returns its status."""
+        """Retry all failed and cancelled jobs of the run, if it has ended. Returns the run's status."""
         return (await flows.rerun_failed(self._core, self.id)).status
 
     def events(self, after: int = 0, *, follow: bool = True) -> AsyncIterator[RunEvent]:

@@ -1,5 +1,5 @@
-"""The workflow methods of `Backstay`, async and blocking. Their modules are imported at first use: most programs have
-no workflows.
+"""The workflow methods of `Backstay`, async and blocking. Each method imports its modules at first use, since most
+programs have no workflows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from backstay.workflow.api.blocking import BlockingRuns, BlockingWorkflows
     from backstay.workflow.api.decorator import (
         BaseWorkflowType,
-        BlockingDecorator,
+        BlockingWorkflowDecorator,
         BlockingWorkflowType,
-        Decorator,
+        WorkflowDecorator,
         WorkflowType,
     )
     from backstay.workflow.api.workflows import Runs, Workflows
@@ -51,7 +51,9 @@ class WorkflowsMixin:
     @overload
     def workflow(self, function: Callable[Concatenate[Flow, P], Any], /) -> WorkflowType[P]: ...
     @overload
-    def workflow(self, /, *, name: str = "", timeout: Duration | None = None, keep: Duration = ...) -> Decorator: ...
+    def workflow(
+        self, /, *, name: str = "", timeout: Duration | None = None, keep: Duration = ...
+    ) -> WorkflowDecorator: ...
     def workflow(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a workflow. The function receives a `Flow` and adds jobs with `flow.add` and `flow.map`. It
         is called each time a run is started, and must not be async.
@@ -91,10 +93,10 @@ class BlockingWorkflowsMixin:
     @overload
     def workflow(
         self, /, *, name: str = "", timeout: Duration | None = None, keep: Duration = ...
-    ) -> BlockingDecorator: ...
+    ) -> BlockingWorkflowDecorator: ...
     def workflow(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a workflow. The function receives a `Flow` and adds jobs with `flow.add` and `flow.map`. It
-        is called each time a run is started. The options are those of the async API.
+        is called each time a run is started. The options are those of `WorkflowsMixin.workflow`.
         """
         from backstay.workflow.api.decorator import BlockingWorkflowType
 

@@ -1,8 +1,8 @@
-"""Wait for an event or the end of a run: woken by hub notifications, with polling as the backstop.
+"""Wait for an event or the end of a run. Hub notifications wake the waiters; polling is the backstop.
 
-All waiters of a process share two subscriptions. Every event is published on `<prefix>:events` as `<run>:<number of its
-last event>`; the end of a run also on `<prefix>:runc`, so that a caller that waits only for the end is not woken by
-every event.
+All waiters of a process share two subscriptions. When a run has new events, `<run>:<number of its last event>` is
+published on `<prefix>:events`. When it ends, its id is also published on `<prefix>:runc`, so that a caller that waits
+only for the end is not woken by every event.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ RUN_END_WAITERS: Service[RunEndWaiters] = Service("listener for run ends", RunEn
 
 
 class RunWaiter:
-    """The wait of one caller. Loop: `rearm`, read the run, and `wait_for_change` if nothing is new; finally `close`."""
+    """One caller's wait for a run. In a loop, the caller calls `rearm`, reads the run and, if nothing is new, calls
+    `wait_for_change`; at the end, it calls `close`.
+    """
 
     def __init__(self, core: Core, run_id: str, timeout: float | None, waiters: CompletionWaiters) -> None:
         self._core = core
@@ -55,7 +57,9 @@ class RunWaiter:
         self._waiters.remove(self._run, self._latch)
 
     def rearm(self) -> None:
-        """Clear the latch. Call it before each read, so that a change during the read is not missed (lost wake-up)."""
+        """Clear the latch that a notification sets. Call this before each read of the run: then a change during the
+        read sets the latch again and is not missed (lost wake-up).
+        """
         self._latch.clear()
 
     async def pause_after_error(self, error: Exception) -> None:
@@ -89,5 +93,4 @@ class RunWaiter:
                 return
         first, last = NOTIFIED_POLL if listening else BLIND_POLL
         self._interval = min(max(first, self._interval * POLL_GROWTH), last)
-        await self._core.port.park(self._latch, self._interval if left is None else min(self._interval, left))
-        self._core.check_open()
+        await self._core.park(self._latch, self._interval if left is None else min(self._interval, left))

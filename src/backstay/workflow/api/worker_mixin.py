@@ -18,6 +18,10 @@ class WorkerMixin:
 
     _core: Core
 
+    def _connection_urls(self) -> tuple[str, ...]:
+        """Return the URLs of the engine and the hub, if they were given as URLs. They may contain passwords."""
+        raise NotImplementedError
+
     def worker(
         self,
         *,
@@ -40,20 +44,29 @@ class WorkerMixin:
     ) -> Worker:
         """Create a worker: `await stay.worker(queues=["default"], concurrency=100).run()`.
 
-        queues: names, whose jobs are claimed together by priority and age; or weights, {"mail": 3, "default": 1}.
-        labels: the labels of this worker; it claims only jobs whose labels it has. concurrency: jobs at the same time.
-        lease: seconds until other workers get its jobs if it dies; renewed while it lives. drain: seconds that a stop
-        waits for running jobs. grace: seconds a handler has to end after it is asked to stop. blocked_after: warn when
-        the event loop is blocked for this many seconds (0: never). prefetch: while jobs end within milliseconds, claim
-        the next ones before a slot is free, where that helps (PostgreSQL); jobs that have not started within 50 ms are
-        returned. signals: SIGTERM and Ctrl-C stop the worker, unless the program handles them itself. name: the
-        worker's name, unique among workers; generated if empty. keep: limit of completed jobs that are kept, whatever
-        their own `keep=` is; among several workers, the smallest limit applies.
+        queues: The names of the queues: the worker claims the jobs of all of them in the order of priority and age. Or
+            a mapping with the weight of each queue, {"mail": 3, "default": 1}.
+        labels: The labels of this worker. It claims a job only if it has all labels of the job.
+        concurrency: The largest number of jobs that run at the same time.
+        lease: Seconds after which other workers get the jobs of this worker if it dies. The worker renews its leases
+            while it lives.
+        drain: Seconds that a stop waits for running jobs.
+        grace: Seconds that a handler has to end after it is asked to stop.
+        blocked_after: Warn when the event loop is blocked for this many seconds. 0: never.
+        prefetch: Claim jobs before a slot is free. This is done only on PostgreSQL, and only while jobs end within
+            milliseconds. Prefetched jobs that have not started within 50 ms are released for other workers.
+        signals: SIGTERM and Ctrl-C stop the worker, unless the program handles them itself.
+        name: The worker's name, unique among workers. Generated if empty.
+        keep: The largest number of completed jobs that stay stored, whatever their own `keep=` is. Among several
+            workers, the smallest limit applies.
 
-        allow_commands: also run commands of workflows, with the worker's user, in `directory`. pass_env: variables of
-        the worker's environment that commands get, besides a few harmless ones; patterns contain `*`. secrets:
-        variables that commands get and whose values are masked in logs: names, or a mapping with values. artifacts: a
-        directory for the commands' files, shared by all workers that need them; without it, the engine stores them.
+        allow_commands: Also run the commands of workflows, as the worker's user.
+        pass_env: Variables of the worker's environment that commands get in addition to a few harmless ones. A name may
+            be a pattern with `*`.
+        secrets: Variables that commands get and whose values are masked in logs: names, or a mapping with values.
+        directory: The directory in which commands run.
+        artifacts: A directory for the files that commands produce, shared by all workers that need them. Without it,
+            the engine stores the files.
         """
         from backstay.workflow.planning import internal_jobs  # imported here: programs without a worker skip the cost
 
@@ -63,7 +76,10 @@ class WorkerMixin:
             from backstay.workflow.command.job_type import install
 
             ending = to_seconds(grace, "grace", zero=True)
-            install(self._core, build_command_environment(pass_env, secrets, directory, ending, artifacts))
+            install(
+                self._core,
+                build_command_environment(pass_env, secrets, directory, ending, artifacts, self._connection_urls()),
+            )
         elif tuple(pass_env) or tuple(secrets):
             raise ConfigError("pass_env= and secrets= apply to commands only: pass allow_commands=True as well")
         return Worker(

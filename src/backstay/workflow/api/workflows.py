@@ -52,8 +52,8 @@ class Workflows:
         self._core = core
 
     async def put(self, document: Document, *, name: str = "") -> WorkflowInfo:
-        """Store a workflow from YAML, JSON, plain data or a Path. An unchanged document keeps its version. Raises
-        BadDefinition with every problem, and stores nothing then.
+        """Store a workflow from YAML, JSON, plain data or a Path. An unchanged document keeps its version. If the
+        document has problems, raises BadDefinition with all of them and stores nothing.
         """
         return workflow_info(await flows.put(self._core, read_document(document, name)))
 
@@ -99,19 +99,23 @@ class Runs:
         return await flows.list_run_jobs(self._core, run_id)
 
     async def cancel(self, run_id: str, reason: str = "") -> RunStatus:
-        """Cancel a run: idle jobs are cancelled, running jobs are asked to stop. Returns the run's current status."""
+        """Cancel a run: running jobs are asked to stop, all other unfinished jobs are cancelled. Returns the run's
+        current status.
+        """
         return (await flows.cancel(self._core, run_id, reason)).status
 
     async def retry(self, run_id: str, key: str) -> State:
-        """Retry one job of a run now, with all its attempts. Raises RunNotFound, JobNotFound, RetryRefused."""
+        """Retry one job of a run now, with its attempts counted from zero. Raises RunNotFound, JobNotFound,
+        RetryRefused.
+        """
         return await flows.retry(self._core, run_id, key)
 
     async def rerun_failed(self, run_id: str) -> RunStatus:
-        """Retry all failed and cancelled jobs of a finished run. Returns its current status."""
+        """Retry all failed and cancelled jobs of a finished run. Returns the run's status."""
         return (await flows.rerun_failed(self._core, run_id)).status
 
     def events(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncIterator[RunEvent]:
-        """Iterate over the events of a run after event number `after`, each once and in order, until it has ended.
+        """Iterate over the events of a run after event number `after`, each once and in order, until the run has ended.
         follow=False: only the events so far.
         """
         return flows.stream_events(self._core, run_id, after, follow=follow)

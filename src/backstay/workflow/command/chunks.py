@@ -11,12 +11,12 @@ from backstay.engine.base import Micros
 
 #: Limit of characters per chunk. A longer line is split.
 LONGEST = 16_000
-#: An unfinished line waits this long for its end; then it becomes a chunk as it is.
+#: How long an unfinished line waits for its end before it becomes a chunk, in microseconds.
 PARTIAL_LINE_DELAY: Micros = 200_000
 
 
 class Chunk(NamedTuple):
-    """An argument of `Store.append_log`. `at`: when its first character arrived."""
+    """A log chunk, as `Store.append_log` takes it. `at`: when its first character arrived."""
 
     at: Micros
     stream: str
@@ -24,13 +24,15 @@ class Chunk(NamedTuple):
 
 
 class Chunker:
-    """Collects text into chunks. `feed` arriving text, `flush` at `due`, `take` the finished chunks."""
+    """Collects text into chunks. The caller passes arriving text to `feed`, calls `flush` at `due`, and gets the
+    finished chunks with `take`.
+    """
 
     def __init__(self) -> None:
         self._ready: list[Chunk] = []
-        #: By stream: the unfinished line, and when it began.
+        #: By stream: when its unfinished line began, and the line's text.
         self._partial: dict[str, tuple[Micros, str]] = {}
-        #: Characters of the finished chunks.
+        #: The number of characters in the finished chunks that the caller has not taken yet.
         self.size = 0
 
     @property

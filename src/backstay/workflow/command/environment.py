@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +35,11 @@ def build_command_environment(
     directory: str | Path,
     grace: float,
     artifacts: str | Path = "",
+    urls: Iterable[str] = (),
 ) -> CommandEnvironment:
-    """Build the environment from the options of a worker. Raises ConfigError."""
+    """Build the environment from the options of a worker. `urls`: the URLs that the worker connects to; their passwords
+    are masked, and those on the worker's command line. Raises ConfigError.
+    """
     for given, what in ((pass_env, "pass_env"), (secrets, "secrets")):
         if isinstance(given, str):
             raise ConfigError(f"{what}= must be a list, as in {what}=[{given!r}]")
@@ -57,7 +61,7 @@ def build_command_environment(
     return CommandEnvironment(
         directory=str(place.absolute()),
         variables={**select_inherited(tuple(pass_env)), **hidden},
-        secrets=(*find_secret_values(), *hidden.values()),
+        secrets=(*find_secret_values(texts=(*urls, *sys.argv)), *hidden.values()),
         grace=grace,
         artifacts=str(Path(artifacts).absolute()) if artifacts else "",
     )

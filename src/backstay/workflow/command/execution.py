@@ -1,7 +1,7 @@
 """Run a command job: its steps one after another, each a script in a shell, all in one process group.
 
 After a failed step, only steps with `if: failure()` or `if: always()` run; with `continue-on-error` the failure is
-ignored. However the job ends, all its processes are ended.
+ignored. When the job ends for any reason, all its processes are ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from backstay.engine.base import Micros
 from backstay.errors import CommandFailed, ConfigError, PayloadTooLarge
+from backstay.runtime.serialization import printable
 from backstay.workflow.command import variables
 from backstay.workflow.command.environment import CommandEnvironment
 from backstay.workflow.command.masking import Secrets
@@ -46,14 +47,17 @@ class Stopped(Exception):
     """The execution was stopped, and all its processes have ended."""
 
 
-#: Stores the files of a directory as artifacts; the second argument writes a line to the job's log.
+#: A function that stores the files of a directory as artifacts; its second argument writes a line to the job's log.
 Collect = Callable[[Path, Callable[[str], None]], Awaitable[None]]
-#: Whether to run a step, from the step, whether an earlier step failed, and the outputs so far.
-Condition = Callable[[Step, bool, Mapping[str, str]], bool]
+#: A function that decides whether to run a step. Arguments: the step, whether an earlier step failed, the outputs so
+#: far.
+StepCondition = Callable[[Step, bool, Mapping[str, str]], bool]
 
 
-def plain_condition(step: Step, failed: bool, _: Mapping[str, str]) -> bool:
-    """Evaluate a condition that is a single status function. Raises ConfigError for other conditions."""
+def evaluate_plain_condition(step: Step, failed: bool, _: Mapping[str, str]) -> bool:
+    """Evaluate a step's condition if it is empty or a single call: `success()`, `failure()` or `always()`. Raises
+    ConfigError for other conditions.
+    """
     match step.condition.strip().removeprefix("${{").removesuffix("}}").strip():
         case "" | "success()":
             return not failed
@@ -77,7 +81,7 @@ class Execution:
         needs: Mapping[str, Mapping[str, str]],
         sink: Sink,
         now: Callable[[], Micros],
-        condition: Condition = plain_condition,
+        condition: StepCondition = evaluate_plain_condition,
         collect: Collect | None = None,
         needs_directory: Path | None = None,
     ) -> None:
@@ -97,7 +101,9 @@ class Execution:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def stop(self, grace: float | None = None) -> None:
-        """Stop the job: SIGTERM, then SIGKILL after the grace. `run` raises Stopped when all processes have ended."""
+        """Stop the job: send SIGTERM, and SIGKILL `grace` seconds later. When all processes have ended, `run` raises
+        Stopped.
+        """
         if grace is not None:
             self._group.grace = min(grace, self._group.grace)
         self._stopping.set()
@@ -117,7 +123,8 @@ class Execution:
                 await self._end_leftovers()
                 failure = await self._store_artifacts(failure)
             finally:
-                # Also on cancellation of this task: first end the processes, then store what they wrote.
+                # Also after an exception or a cancellation of this task: first end the processes, then close the pump
+                # (it copies their output to the job's log), which waits until all output is stored.
                 await self._group.end()
                 await self._pump.close()
         except ConfigError as error:
@@ -135,7 +142,7 @@ class Execution:
     # ── steps ──
 
     async def _run_steps(self) -> CommandFailed | None:
-        """Run the steps and return the first failure without `continue-on-error`."""
+        """Run the steps. Returns the first failure of a step without `continue-on-error`; None if there is none."""
         environ = self._build_variables()
         failure: CommandFailed | None = None
         steps = self._spec.steps
@@ -150,7 +157,7 @@ class Execution:
             try:
                 await self._run_step(number, name, step, environ)
             except CommandFailed as error:
-                self._pump.log_line(str(error) + (" (the job goes on)" if step.continue_on_error else ""))
+                self._pump.log_line(str(error) + (" (the job continues)" if step.continue_on_error else ""))
                 if not step.continue_on_error and failure is None:
                     failure = error
         return failure
@@ -158,7 +165,7 @@ class Execution:
     def _step_name(self, number: int, step: Step) -> str:
         count = len(self._spec.steps)
         place = f"step {number} of {count}" if count > 1 else ""
-        title = self._secrets.hide(step.name)
+        title = printable(self._secrets.hide(step.name))
         return f"{place} ({title})" if place and title else place or title
 
     def _build_variables(self) -> dict[str, str]:
@@ -196,13 +203,13 @@ class Execution:
         code = await self._wait(process, step.timeout)
         self._pump.drain()
         if code is None:
-            raise self._failure(name, f"it exceeded its timeout of {step.timeout:g} s and was ended")
+            raise self._make_failure(name, f"it exceeded its timeout of {step.timeout:g} s and was ended")
         self._read_outputs(file)
         problems, self._outputs.problems = self._outputs.problems, []
         if code:
-            raise self._failure(name, describe_exit(code), code)
+            raise self._make_failure(name, describe_exit(code), code)
         if problems:
-            raise self._failure(name, f"its outputs cannot be read: {'; '.join(problems)}")
+            raise self._make_failure(name, f"its outputs cannot be read: {'; '.join(problems)}")
 
     def _start(self, number: int, name: str, step: Step, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         directory = Path(self._environment.directory, self._spec.working_directory, step.working_directory)
@@ -213,8 +220,8 @@ class Execution:
             )
         except OSError as error:
             if not directory.is_dir():
-                raise self._failure(name, f"its working directory {str(directory)!r} does not exist") from None
-            raise self._failure(name, f"{arguments[0]} cannot be started: {error.strerror}") from None
+                raise self._make_failure(name, f"its working directory {str(directory)!r} does not exist") from None
+            raise self._make_failure(name, f"{printable(arguments[0])} cannot be started: {error.strerror}") from None
         self._processes.append(process)
         return process
 
@@ -276,27 +283,30 @@ class Execution:
         self._outputs.read(raw, where)
 
     async def _store_artifacts(self, failure: CommandFailed | None) -> CommandFailed | None:
-        """Store the files in BACKSTAY_ARTIFACTS, also after a failure. Raises JobError when the lease is lost."""
+        """Store the files in the directory BACKSTAY_ARTIFACTS, also after a failed step. `failure`: the failure of
+        that step, or None. Returns `failure` if it is not None; otherwise a failure that says which file cannot be
+        stored, or None if all files are stored. Raises JobError when the job's lease is lost.
+        """
         if self._collect is None:
             return failure
         try:
             await self._collect(self._directory / "artifacts", self._pump.log_line)
         except (ConfigError, PayloadTooLarge) as error:
-            wrong = self._failure("", f"an artifact cannot be stored: {error}")
+            wrong = self._make_failure("", f"an artifact cannot be stored: {error}")
             self._pump.log_line(str(wrong))
             return failure or wrong
         return failure
 
     async def _end_leftovers(self) -> None:
         """End the background processes that the steps left running."""
-        if left := len(self._group.members()):
+        if left := len(self._group.list_members()):
             what = "1 process was" if left == 1 else f"{left} processes were"
-            self._pump.log_line(f"{what} left running in the background, and ended with the job")
+            self._pump.log_line(f"{what} left running in the background and ended with the job")
             await self._group.end()
         else:
             await self._group.close()
 
-    def _failure(self, name: str, what: str, code: int | None = None) -> CommandFailed:
+    def _make_failure(self, name: str, what: str, code: int | None = None) -> CommandFailed:
         return CommandFailed(
             self._secrets.hide(what),
             step=name,
@@ -307,7 +317,7 @@ class Execution:
 
 
 def describe_exit(code: int) -> str:
-    """Describe the exit code of a process."""
+    """Describe the exit code of a process, as in "exit code 1" or "ended by SIGKILL"."""
     if code < 0:
         return f"ended by {signal_name(-code)}"
     if code > SIGNAL_EXIT_BASE and (name := signal_name(code - SIGNAL_EXIT_BASE, known=True)):

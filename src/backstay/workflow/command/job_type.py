@@ -28,33 +28,36 @@ from backstay.job.worker.execution.log_buffer import LogBuffer
 from backstay.job.worker.execution.outcome import HandlerError
 from backstay.runtime.core import Core
 from backstay.runtime.services import Service
-from backstay.workflow.api.artifacts import Artifacts, list_files, validate_artifact_name
+from backstay.workflow.api.artifacts import JobArtifacts, list_files, validate_artifact_name
 from backstay.workflow.command import variables
 from backstay.workflow.command.environment import CommandEnvironment
 from backstay.workflow.command.execution import Execution, Stopped
+from backstay.workflow.command.render import render_outputs
 from backstay.workflow.command.spec import CommandSpec, Step
 from backstay.workflow.expressions.expression import Context, Need, parse
-from backstay.workflow.expressions.interpolation import interpolate
 from backstay.workflow.planning.needs import as_strings, load_needs, merge_needs
 
-#: Seconds that the worker adds to a command's grace, to store its last output.
+#: Seconds that the worker waits for a stopped command after its grace period, so that its last output is stored.
 LOG_FLUSH_GRACE = 3.0
-#: Set by the first worker that runs commands; another worker of the same Backstay must agree with it.
+#: The options with which the workers of a Backstay run commands. The first worker that runs commands sets them; further
+#: workers of the same Backstay must have equal ones.
 COMMAND_ENVIRONMENT: Service[CommandEnvironment] = Service("environment of commands")
-#: Variable with the directory of the needed jobs' artifacts. They are fetched only if the command mentions it.
+#: Variable with the directory of the needed jobs' artifacts, which are fetched only if the command mentions it.
 NEEDS_DIR = "BACKSTAY_NEEDS_DIR"
 
 
 class CommandType(BaseJobType[..., Any]):
-    """The job type of commands, registered apart from the program's job types."""
+    """The job type of commands. It is registered among the internal job types, not among those that the program
+    defines.
+    """
 
     def _register(self) -> None:
         self.core.services.get(INTERNAL_JOB_TYPES)[self.name] = self
 
 
 def install(core: Core, environment: CommandEnvironment) -> None:
-    """Register the job type for workers of this Backstay. Raises ConfigError if another worker of it already registered
-    a different environment.
+    """Register the job type for workers of this Backstay. Raises ConfigError if another worker of the same Backstay
+    registered a different environment.
     """
     known = core.services.find(COMMAND_ENVIRONMENT)
     if known is not None and known != environment:
@@ -62,12 +65,12 @@ def install(core: Core, environment: CommandEnvironment) -> None:
     core.services.set(COMMAND_ENVIRONMENT, environment)
 
     async def command(command: CommandSpec) -> dict[str, str]:
-        return await _run(core, environment, command)
+        return await _run_command(core, environment, command)
 
     CommandType(core, command, {"name": COMMAND, "queue": COMMANDS})
 
 
-async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -> dict[str, str]:
+async def _run_command(core: Core, environment: CommandEnvironment, spec: CommandSpec) -> dict[str, str]:
     attempt: Attempt = current_attempt()
     job = attempt.job
     if job.queue != COMMANDS:
@@ -78,11 +81,11 @@ async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -
         core, core.services.get(JOB_STORE), asyncio.get_running_loop(), attempt
     )
     context = Context(needs=group_by_job(needs), inputs=spec.inputs, matrix=spec.matrix, env=spec.env)
-    artifacts = Artifacts(core, directory=environment.artifacts or None)
+    artifacts = JobArtifacts(core, directory=environment.artifacts or None)
 
     async def collect(directory: Path, log_line: Callable[[str], None]) -> None:
         for name, path in list_files(directory, lambda name, why: log_line(f"{name} was not stored: {why}")):
-            with open(path, "rb", opener=_open_no_follow) as file:  # noqa: ASYNC230 - opened at once, without following a link that replaced it
+            with open(path, "rb", opener=_open_no_follow) as file:  # noqa: ASYNC230 - fast; it refuses a symlink that replaced the file
                 await artifacts.put(job.id, job.fence, name, file)
 
     needs_directory: Path | None = None
@@ -101,7 +104,7 @@ async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -
     )
 
     def stop_execution() -> None:
-        # A worker that must stop soon gives less than the usual grace.
+        # If the worker must stop soon, the command has less than its usual grace period.
         grace = max(0.0, min(environment.grace, attempt.abandon_at - steady()))
         attempt.abandon_at = steady() + grace + LOG_FLUSH_GRACE
         execution.stop(grace)
@@ -111,7 +114,7 @@ async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -
         raise asyncio.CancelledError
     try:
         if needs_directory is not None:
-            await _fetch(core, artifacts, spec, needs_directory)
+            await _fetch_artifacts(core, artifacts, spec, needs_directory)
         outputs = await execution.run()
     except Stopped:
         raise asyncio.CancelledError from None
@@ -122,7 +125,7 @@ async def _run(core: Core, environment: CommandEnvironment, spec: CommandSpec) -
         if needs_directory is not None:
             shutil.rmtree(needs_directory, ignore_errors=True)
     known = replace(context, outputs=outputs, steps="success")
-    outputs |= {name: interpolate(text, known) for name, text in spec.outputs.items()}
+    outputs |= render_outputs(spec, known)
     attempt.outputs = outputs
     return outputs
 
@@ -132,12 +135,12 @@ def _open_no_follow(path: str, flags: int) -> int:
 
 
 def mentions(spec: CommandSpec, word: str) -> bool:
-    """Whether a script or a variable of the job contains the word."""
+    """Whether a script of the command, or the value of one of its variables, contains `word`."""
     texts = (*spec.env.values(), *(text for step in spec.steps for text in (step.run, *step.env.values())))
     return any(word in text for text in texts)
 
 
-async def _fetch(core: Core, artifacts: Artifacts, spec: CommandSpec, directory: Path) -> None:
+async def _fetch_artifacts(core: Core, artifacts: JobArtifacts, spec: CommandSpec, directory: Path) -> None:
     """Fetch the artifacts of the needed jobs, one subdirectory per job."""
     for key, chain in spec.needs.items():
         last = await send(core, core.services.get(JOB_STORE).watch(chain, chain=True))
@@ -150,7 +153,7 @@ async def _fetch(core: Core, artifacts: Artifacts, spec: CommandSpec, directory:
 def build_identity(
     job_id: str, run_id: str, attempt: int, fence: int, spec: CommandSpec, needs: Mapping[str, Need]
 ) -> dict[str, str]:
-    """Build the variables that identify the job, its run and its attempt, and give the needed jobs' results."""
+    """Build the variables with the ids of the job, its run and its attempt, and with the results of the needed jobs."""
     results = {f"BACKSTAY_RESULT_{variables.variable_name(key)}": need.result for key, need in needs.items()}
     return results | {
         "BACKSTAY_RUN_ID": run_id,
@@ -173,7 +176,9 @@ def should_run_step(step: Step, context: Context, *, failed: bool, outputs: Mapp
 
 
 def group_by_job(needs: Mapping[str, Need]) -> dict[str, Need]:
-    """Merge the needs of a matrix's jobs into one, because expressions refer to the matrix as one job."""
+    """Merge the needed jobs of one matrix, such as "test (3.11)" and "test (3.12)", into one entry "test": expressions
+    refer to the matrix as one job.
+    """
     parts: dict[str, list[Need]] = {}
     for key, need in needs.items():
         parts.setdefault(key.partition(" (")[0], []).append(need)

@@ -14,7 +14,7 @@ from backstay.workflow.command.outputs import LARGEST_VALUE
 ADD_MASK = "::add-mask::"
 SET_OUTPUT = "::set-output "
 PREFIXES = (ADD_MASK, SET_OUTPUT)
-#: Characters of a line that are held back: enough for a key and the largest value.
+#: The most characters of a line that are held back: enough for a key and the largest value.
 LONGEST_LINE = LARGEST_VALUE + 1024
 
 
@@ -26,7 +26,7 @@ class LineCommands:
         self._set_output = set_output
         self._held = ""
         self._at_line_start = True
-        #: Inside an `::add-mask::` line that is too long to hold back: drop its rest.
+        #: True inside an `::add-mask::` line that is too long to hold back: the rest of the line is dropped.
         self._hiding = False
 
     def feed(self, text: str) -> str:
@@ -65,7 +65,9 @@ class LineCommands:
         return self._execute(line) if line.startswith(PREFIXES) else line
 
     def _hold(self, rest: str) -> str:
-        """Hold an unfinished line back. Returns the text to show if it is too long to hold."""
+        """Hold back `rest`, an unfinished line that may be a command, and return "". If it is too long to be held back,
+        execute it now and return the text to show for it.
+        """
         if len(rest) <= LONGEST_LINE:
             self._held = rest
             return ""

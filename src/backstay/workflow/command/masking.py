@@ -1,7 +1,7 @@
 """Mask secrets in logs, outputs and errors: every occurrence is replaced by `***`.
 
-A secret may be split over several reads. Text that may be the beginning of a secret is held back until that is decided,
-so the masked text does not depend on how the stream was split.
+A secret may be split over several reads. Text that may be the beginning of a secret is held back until more text has
+arrived, so the masked text does not depend on how the stream was split.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Secrets:
         return bool(new)
 
     def hide(self, text: str) -> str:
-        """Mask a complete text."""
+        """Return the text with every secret masked. For text that arrives in pieces, use Masker."""
         if not self.texts:
             return text
         masker = Masker(self)
@@ -66,7 +66,9 @@ class Secrets:
 
 
 class Masker:
-    """Masks one stream of text: `feed` returns the text that is decided, `end` the rest."""
+    """Masks one stream of text. `feed` returns masked text, and holds back an end that may be the beginning of a
+    secret; `end` returns the rest.
+    """
 
     __slots__ = ("_covered", "_inside", "_pending", "_secrets")
 
@@ -74,7 +76,8 @@ class Masker:
         self._secrets = secrets
         #: Text held back: it may be the beginning of a secret.
         self._pending = ""
-        #: Length of its prefix that belongs to a secret already found; and whether the last output was a mask.
+        #: How many characters of `_pending` belong to a secret already found, and whether the last text returned was a
+        #: mask.
         self._covered = 0
         self._inside = False
 

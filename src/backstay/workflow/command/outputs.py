@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-#: A value becomes an environment variable of dependent commands; Linux limits a variable to 128 KiB.
+#: The most bytes of a value. It becomes an environment variable of dependent commands; Linux allows 128 KiB.
 LARGEST_VALUE = 64 * 1024
-#: Bytes of all keys and values of one job.
+#: The most bytes of all keys and values of one job.
 LARGEST_TOTAL = 512 * 1024
 MOST_KEYS = 1000
 #: An error message shows at most this many malformed lines, and this many characters of each.
@@ -28,7 +28,9 @@ FORM = "write key=value, or key<<END and the lines up to END"
 
 
 class Outputs:
-    """Collects outputs by key within the limits, and the problems with rejected ones."""
+    """Collects the outputs of a job by key. An output that is malformed or exceeds a limit above is rejected and added
+    to `problems`.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -79,26 +81,26 @@ class Outputs:
         number = 0
         while number < len(lines):
             at = f"line {number + 1} of {where}"
-            line = self._text(lines[number], at)
+            line = self._decode_line(lines[number], at)
             number += 1
             if line is None or not line.strip():
                 continue
-            key, mark, rest = _split(line)
+            key, mark, rest = _split_line(line)
             if not mark:
                 self.add_problem(at, f"{quote_excerpt(line)} is not an output; {FORM}")
             elif mark == "=":
                 self.put(key, rest, at)
             else:
-                number = self._block(lines, number, key, rest.strip(), at)
+                number = self._read_block(lines, number, key, rest.strip(), at)
 
-    def _block(self, lines: list[bytes], number: int, key: str, end: str, at: str) -> int:
-        """Read the lines of one value; returns the index of the next line."""
+    def _read_block(self, lines: list[bytes], number: int, key: str, end: str, at: str) -> int:
+        """Read a value of several lines, up to the line `end`. Returns the index of the line after it."""
         if not end:
             self.add_problem(at, f"{key}<< has no end word; {FORM}")
             return number
         value: list[str] = []
         for place in range(number, len(lines)):
-            line = self._text(lines[place], f"the value of {key} at {at}")
+            line = self._decode_line(lines[place], f"the value of {key} at {at}")
             if line == end:
                 self.put(key, "\n".join(value), at)
                 return place + 1
@@ -106,7 +108,7 @@ class Outputs:
         self.add_problem(at, f"the value of {key} has no end: no line is {quote_excerpt(end)}")
         return len(lines)
 
-    def _text(self, raw: bytes, at: str) -> str | None:
+    def _decode_line(self, raw: bytes, at: str) -> str | None:
         try:
             return raw.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
@@ -114,8 +116,8 @@ class Outputs:
             return None
 
 
-def _split(line: str) -> tuple[str, str, str]:
-    """Split a line into key, the first of "=" and "<<", and the rest."""
+def _split_line(line: str) -> tuple[str, str, str]:
+    """Split a line into the key, the separator ("=" or "<<", whichever comes first), and the rest."""
     key, mark, value = line.partition("=")
     if "<<" in key:
         key, mark, value = line.partition("<<")

@@ -21,8 +21,9 @@ from backstay.runtime.orphan_guard import OrphanGuard
 POLL_INTERVAL = 0.02
 #: Seconds to wait after SIGKILL: it does not end a process in uninterruptible sleep.
 KILL_TIMEOUT = 2.0
-#: Blocked in commands, so that a read of a password from the terminal fails instead of stopping the command for ever.
-#: Blocked signals stay blocked after exec, and the kernel then fails the read with EIO.
+#: Signals that are blocked in commands. The kernel sends SIGTTIN to a background process that reads from the terminal,
+#: for example a password, and stops it forever. If the signal is blocked, the read fails with EIO instead. Blocked
+#: signals stay blocked after exec.
 TERMINAL_SIGNALS = {signal.SIGTTIN, signal.SIGTTOU}
 PROC = "/proc"
 _LINUX = sys.platform == "linux"
@@ -47,14 +48,14 @@ class ProcessGroup:
     ) -> subprocess.Popen[bytes]:
         """Start a process in the group. Raises OSError."""
         if self._guard is not None and self._guard.has_ended:
-            self.kill()  # the guard died: nothing would end its processes if this worker died too
+            self.kill()  # the guard is dead: without it, the group would survive a crash of this worker
             self._guard.dismiss()
             self._guard = None
         if self._guard is None:
             self._guard = OrphanGuard(self.grace)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
         try:
-            process = subprocess.Popen(  # noqa: S603 - its purpose is to run given commands
+            process = subprocess.Popen(  # noqa: S603 - a command job runs what its definition contains
                 list(arguments),
                 env=dict(env),
                 cwd=cwd,
@@ -74,13 +75,13 @@ class ProcessGroup:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.id, number)
 
-    def members(self) -> list[int]:
+    def list_members(self) -> list[int]:
         """Return the running processes of the group, without the guard."""
         group = self.id
         if not group:
             return []
         guard = self._guard.group if self._guard is not None else 0
-        return [pid for pid in (_members(group) if _LINUX else _members_by_ps(group)) if pid != guard]
+        return [pid for pid in (_list_members(group) if _LINUX else _list_members_by_ps(group)) if pid != guard]
 
     async def end(self) -> None:
         """Send SIGTERM, then SIGKILL to the processes left after the grace. All processes have ended afterwards."""
@@ -90,9 +91,9 @@ class ProcessGroup:
         try:
             self.send(signal.SIGTERM)
             self.send(signal.SIGCONT)  # a stopped process handles SIGTERM only after it continues
-            if not await self._wait_gone(loop.time() + self.grace):
+            if not await self._wait_empty(loop.time() + self.grace):
                 self.send(signal.SIGKILL)
-                await self._wait_gone(loop.time() + KILL_TIMEOUT)
+                await self._wait_empty(loop.time() + KILL_TIMEOUT)
         finally:
             self.kill()
             await self._dismiss()
@@ -102,11 +103,11 @@ class ProcessGroup:
         self.send(signal.SIGKILL)
 
     async def close(self) -> None:
-        """Dismiss the guard, without ending processes. For a group that is empty."""
+        """End the guard process only. Call it when all other processes of the group have ended."""
         await self._dismiss()
 
-    async def _wait_gone(self, until: float) -> bool:
-        while self.members():
+    async def _wait_empty(self, until: float) -> bool:
+        while self.list_members():
             if asyncio.get_running_loop().time() >= until:
                 return False
             await asyncio.sleep(POLL_INTERVAL)
@@ -118,7 +119,7 @@ class ProcessGroup:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, guard.dismiss))
 
 
-def _members(group: int) -> list[int]:
+def _list_members(group: int) -> list[int]:
     """List a group's processes from /proc, without zombies."""
     found: list[int] = []
     wanted = b"%d" % group
@@ -127,7 +128,7 @@ def _members(group: int) -> list[int]:
             continue
         try:
             handle = os.open(f"{PROC}/{name}/stat", os.O_RDONLY)
-        except OSError:  # the process has ended meanwhile
+        except OSError:  # the process has ended since it was listed
             continue
         try:
             stat = os.read(handle, 1024)
@@ -142,7 +143,7 @@ def _members(group: int) -> list[int]:
     return found
 
 
-def _members_by_ps(group: int) -> list[int]:
+def _list_members_by_ps(group: int) -> list[int]:
     listing = subprocess.run(
         ["ps", "-A", "-o", "pid=,pgid=,stat="],  # noqa: S607 - found through PATH
         capture_output=True,
@@ -184,14 +185,14 @@ async def wait_exit(process: subprocess.Popen[bytes]) -> int:
 async def _wait_exit_in_thread(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> int:
     future: asyncio.Future[int] = loop.create_future()
 
-    def settle(code: int) -> None:
+    def set_code(code: int) -> None:
         if not future.done():
             future.set_result(code)
 
     def wait() -> None:
         code = process.wait()
         with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
-            loop.call_soon_threadsafe(settle, code)
+            loop.call_soon_threadsafe(set_code, code)
 
     threading.Thread(target=wait, name="backstay-command", daemon=True).start()
     return await future

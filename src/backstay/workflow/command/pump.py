@@ -1,4 +1,5 @@
-"""Pump a command's stdout and stderr from two pipes into a sink, in order of arrival and with backpressure.
+"""Pump a command's stdout and stderr from two pipes into a sink, in order of arrival and with backpressure. The sink is
+an async function that stores a batch of log chunks.
 
 While the sink is slow, the pipes fill up and the command blocks on its writes, so memory use is bounded for any amount
 of output.
@@ -47,9 +48,9 @@ class Pump:
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
         self._done = False
-        #: The error of the sink; after it, output is discarded.
+        #: The first error of the sink. After an error, all output is discarded.
         self.sink_error: Exception | None = None
-        self._writer = self._loop.create_task(self._write())
+        self._writer = self._loop.create_task(self._write_batches())
         self._resume()
 
     def _pipe(self, stream: str) -> int:
@@ -59,18 +60,20 @@ class Pump:
         return write
 
     def log_line(self, line: str) -> None:
-        """Log a line of Backstay's own, after the output that has been read."""
+        """Append a message of Backstay (not output of the command) to the job's log, after the output read so far."""
         self.streams.log_line(line, self._now())
         self._wake.set()
 
     def drain(self) -> None:
-        """Read what is in the pipes now. Called when a shell has ended: background processes may write more later."""
+        """Read what is in the pipes now. Call it when a step's shell has ended; background processes may write more
+        later.
+        """
         for stream, end in self._ends.items():
             left = int.from_bytes(fcntl.ioctl(end, termios.FIONREAD, bytes(4)), sys.byteorder)
             while left > 0 and (data := self._read_some(end, min(left, READ))):
                 left -= len(data)
                 self.streams.feed(stream, data, self._now())
-        self.streams.step_ended(self._now())
+        self.streams.end_step(self._now())
         self._wake.set()
 
     async def close(self) -> None:
@@ -105,7 +108,7 @@ class Pump:
         if not self._reading and self._ends:
             self._reading = True
             for stream, end in self._ends.items():
-                self._loop.add_reader(end, self._readable, stream, end)
+                self._loop.add_reader(end, self._on_readable, stream, end)
 
     def _pause(self) -> None:
         if self._reading:
@@ -118,7 +121,7 @@ class Pump:
             return os.read(end, size)
         return b""
 
-    def _readable(self, stream: str, end: int) -> None:
+    def _on_readable(self, stream: str, end: int) -> None:
         data = self._read_some(end, READ)
         if not data:
             return
@@ -128,23 +131,23 @@ class Pump:
         if self.streams.size >= HIGH_WATER:
             self._pause()
         if self._timer is None and self.streams.due is not None:
-            self._arm()
+            self._arm_timer()
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         due = self.streams.due
         self._timer = None
         if due is not None and not self._done:
-            self._timer = self._loop.call_later(max(0.0, (due - self._now()) / 1_000_000), self._idle)
+            self._timer = self._loop.call_later(max(0.0, (due - self._now()) / 1_000_000), self._on_due)
 
-    def _idle(self) -> None:
-        self.streams.idle(self._now())
+    def _on_due(self) -> None:
+        self.streams.flush_partial(self._now())
         if self.streams.size:
             self._wake.set()
-        self._arm()
+        self._arm_timer()
 
     # ── writing ──
 
-    async def _write(self) -> None:
+    async def _write_batches(self) -> None:
         while True:
             if not self._done:
                 await self._wake.wait()

@@ -1,7 +1,7 @@
-"""The arguments of a command job, of the internal job type `backstay.command`.
+"""The arguments of command jobs, which have the internal job type `backstay.command`.
 
-Such a job is enqueued to the queue `COMMANDS` with `encode(...)` as its arguments. Its texts are already rendered,
-except `if` of steps and `outputs`.
+A command job is enqueued to the queue `COMMANDS` with `encode(...)` as its arguments. Its templates are already
+rendered, except the `if` of steps and `outputs`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from backstay.job.reserved import COMMAND, COMMANDS
 __all__ = ["COMMAND", "COMMANDS", "CommandSpec", "Step", "decode", "encode"]
 
 
+#: Limit of the encoded arguments of a command job, in bytes.
+LARGEST = 4 * 1024 * 1024
+
+
 class Step(msgspec.Struct, frozen=True, omit_defaults=True, rename="kebab"):
     """One script in one shell. Steps of a job share its directory, its outputs and its background processes."""
 
     run: str
     name: str = ""
     env: dict[str, str] = {}
-    #: "": success(), as for jobs. May refer to `outputs` of the earlier steps.
+    #: The step's `if`. "" means `success()`: the step runs if no earlier step failed. The condition may refer to the
+    #: `outputs` of earlier steps.
     condition: str = msgspec.field(name="if", default="")
     #: If the step fails, the failure is logged and the job continues as if the step had succeeded.
     continue_on_error: bool = False
@@ -31,28 +36,31 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, rename="kebab"):
     working_directory: str = ""
     #: "bash", "sh", "python", or a command with {0} in place of the script's file; "": the job's shell.
     shell: str = ""
-    #: Seconds; 0: no limit.
+    #: Seconds that the step may take; 0: no limit.
     timeout: float = 0.0
 
 
 class CommandSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """A command job. A job with `run` alone has one step without a name."""
+    """What a command job runs. A job that is defined with `run` instead of `steps` has one step, without a name."""
 
     steps: tuple[Step, ...]
     env: dict[str, str] = {}
-    #: "": the worker's. A relative path is relative to the worker's.
+    #: "": the directory in which the worker runs. A relative path starts there.
     working_directory: str = ""
     #: "": bash if it is installed, else sh; both stop at the first failing command.
     shell: str = ""
-    #: The job's key in its run ("build"), and the definition's name.
+    #: The job's key in its run, such as "build".
     key: str = ""
+    #: The workflow's name.
     workflow: str = ""
-    #: The run's inputs, and this job's values of the matrix.
+    #: The run's inputs.
     inputs: dict[str, Any] = {}
+    #: This job's values of the matrix axes.
     matrix: dict[str, Any] = {}
-    #: The chains that it waited for, by key of their job: {"build": "0-…"}.
+    #: The ids of the chains that this job waited for, by the key of the needed job: {"build": "0-…"}.
     needs: dict[str, str] = {}
-    #: Templates of additional outputs, which may refer to the commands' own as `${{ outputs.<key> }}`.
+    #: Additional outputs: a template for each name. It may refer to outputs that the steps set, as
+    #: `${{ outputs.<key> }}`.
     outputs: dict[str, str] = {}
 
 

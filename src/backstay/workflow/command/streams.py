@@ -1,4 +1,5 @@
-"""Turn the bytes of a command's stdout and stderr into log chunks: decode, execute line commands, mask, split.
+"""Turn the bytes of a command's stdout and stderr into log chunks: decode, execute line commands (such as
+`::set-output`), mask secrets, split.
 
 No I/O and no clock: bytes and times go in, chunks come out. Memory is bounded if the caller takes finished chunks.
 """
@@ -17,7 +18,7 @@ from backstay.workflow.command.outputs import Outputs
 STDOUT, STDERR = "stdout", "stderr"
 #: The stream of Backstay's own log lines.
 LOG = "log"
-#: Characters of one attempt's log. Line commands in later output are still executed, but the output is dropped.
+#: The most characters of one attempt's log. Later output is dropped, but line commands in it are still executed.
 LARGEST_LOG = 64 * 1024 * 1024
 #: Characters of the last output that the error of a failed command includes.
 TAIL = 2000
@@ -26,7 +27,7 @@ NUL = "\u2400"
 
 
 class Streams:
-    """The streams of one attempt. Call `step_ended` between steps, so that a line does not span two of them."""
+    """The streams of one attempt. Call `end_step` between steps, so that no log line spans two steps."""
 
     def __init__(self, secrets: Secrets, outputs: Outputs, *, limit: int = LARGEST_LOG) -> None:
         self.secrets = secrets
@@ -44,7 +45,7 @@ class Streams:
 
     @property
     def due(self) -> Micros | None:
-        """When to call `idle`; None: not before more data arrives."""
+        """The time at which to call `flush_partial`; None: there is no unfinished line."""
         return self._chunker.due
 
     @property
@@ -56,16 +57,16 @@ class Streams:
         self._now = now
         self._show(stream, self._feeds[stream].feed(data), now)
 
-    def idle(self, now: Micros) -> None:
+    def flush_partial(self, now: Micros) -> None:
         """Turn unfinished lines that have waited long enough into chunks."""
         self._chunker.flush(now)
 
     def log_line(self, line: str, now: Micros) -> None:
-        """Log a line of Backstay's own, after everything that has arrived."""
+        """Append a message of Backstay (not output of the command) to the job's log, after the text fed so far."""
         self._chunker.append_line(LOG, self.secrets.hide(line), now)
 
-    def step_ended(self, now: Micros) -> None:
-        """Flush held-back text and unfinished lines. Called when a step's shell has ended and its output was fed."""
+    def end_step(self, now: Micros) -> None:
+        """Flush held-back text and unfinished lines. Call it when a step's shell has ended and its output was fed."""
         self._now = now
         for stream, feed in self._feeds.items():
             self._show(stream, feed.end(), now)
@@ -73,7 +74,7 @@ class Streams:
 
     def end(self, now: Micros) -> None:
         """Flush everything, and log how many characters were dropped."""
-        self.step_ended(now)
+        self.end_step(now)
         if self._dropped:
             self.log_line(f"{self._dropped} characters were dropped: a log may have at most {self._limit}", now)
             self._dropped = 0
@@ -116,13 +117,13 @@ class _Feed:
         self._masker = Masker(secrets)
 
     def feed(self, data: bytes) -> str:
-        return self._masker.feed(self._commands.feed(self._text(data)))
+        return self._masker.feed(self._commands.feed(self._decode(data)))
 
     def end(self) -> str:
-        rest = self._commands.feed(self._text(b"", final=True)) + self._commands.end()
+        rest = self._commands.feed(self._decode(b"", final=True)) + self._commands.end()
         return self._masker.feed(rest) + self._masker.end()
 
-    def _text(self, data: bytes, *, final: bool = False) -> str:
+    def _decode(self, data: bytes, *, final: bool = False) -> str:
         text = self._decoder.decode(data, final)
         if final:
             self._decoder.reset()

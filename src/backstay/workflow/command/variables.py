@@ -1,8 +1,8 @@
-"""Environment variables of a command: a few of the worker's, and those of the run.
+"""Environment variables of a command: a few variables of the worker, and the variables of the run.
 
-A command inherits the worker's variables in `PLAIN` and those that `pass_env` names, exactly or by pattern. A pattern
-never matches a variable that looks secret; that must be named exactly. So the engine's URL or a token of the worker
-does not leak to commands by accident.
+A command inherits the worker's variables in `PLAIN` and those that `pass_env` names, exactly or by pattern. A variable
+that looks secret must be named exactly: no pattern matches it. So the engine's URL or a token of the worker does not
+leak to commands by accident.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from urllib.parse import unquote
 
 from backstay.errors import ConfigError
 
@@ -47,18 +48,19 @@ ADDRESS = re.compile(r"^BACKSTAY_|(^|_)(URL|URI|DSN)$", re.IGNORECASE)
 #: A URL with a password in it.
 SECRET_VALUE = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:(?P<password>[^/@\s]+)@", re.IGNORECASE)
 
-#: A shorter value may be an ordinary word; masking it would make logs unreadable. The same holds for paths.
+#: Shorter values of variables are not masked: they may be ordinary words, and masking those makes logs unreadable. For
+#: the same reason, paths are not masked.
 SHORTEST_HIDDEN = 8
 
-#: Bytes of all NEEDS_… variables; Linux limits arguments and environment together to about 2 MB.
+#: The most bytes of all NEEDS_… variables; Linux limits arguments and environment together to about 2 MB.
 LARGEST_NEEDS = 512 * 1024
-#: Bytes of one value; Linux limits one variable to 128 KiB.
+#: The most bytes of one value; Linux limits one variable to 128 KiB.
 LARGEST_VARIABLE = 128 * 1024 - 1024
 NAME = re.compile(r"[^A-Z0-9]+")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable is inherited only if it is named exactly."""
+    """Whether a variable probably holds a secret, so that it is inherited only if it is named exactly."""
     return any(
         (SECRET_NAME.search(name), ADDRESS.search(name), SECRET_VALUE.search(value)),
     )
@@ -79,27 +81,37 @@ def select_inherited(wanted: Iterable[str] = (), environ: Mapping[str, str] | No
     }
 
 
-def find_secret_values(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return the values of the worker's variables that look secret, and the passwords in its URLs, for masking."""
+def find_passwords(text: str) -> list[str]:
+    """Return the passwords of the URLs in a text, each as it is written and percent-decoded: a program that connects
+    with the URL uses, and may print, the decoded form.
+    """
+    written = [url["password"] for url in SECRET_VALUE.finditer(text)]
+    return [form for password in written for form in dict.fromkeys((password, unquote(password)))]
+
+
+def find_secret_values(environ: Mapping[str, str] | None = None, texts: Iterable[str] = ()) -> list[str]:
+    """Return what must be masked: the values of the worker's variables that look secret, and the passwords of URLs in
+    its variables and in `texts`.
+    """
     source = os.environ if environ is None else environ
-    found: list[str] = []
+    found = [password for text in texts for password in find_passwords(text)]
     for name, value in source.items():
-        found += [url["password"] for url in SECRET_VALUE.finditer(value)]
+        found += find_passwords(value)
         if SECRET_NAME.search(name) and len(value) >= SHORTEST_HIDDEN and not value.startswith("/"):
             found.append(value)
     return found
 
 
 def variable_name(name: str) -> str:
-    """Convert a name to a part of a variable's name: upper case, with one _ for each run of other characters than
-    letters and digits. "test (3.11)" becomes TEST_3_11.
+    """Convert a name to a part of a variable's name: upper case, with one _ in place of each sequence of
+    characters that are not letters or digits. "test (3.11)" becomes TEST_3_11.
     """
     return NAME.sub("_", name.upper()).strip("_")
 
 
 class RunVariables:
-    """Collects the variables of a run. Two sources of the same variable raise ConfigError: neither may overwrite the
-    other.
+    """Collects the variables of a run. If two inputs or outputs would become the same variable, `put` raises
+    ConfigError, so that neither overwrites the other.
     """
 
     def __init__(self) -> None:
@@ -120,7 +132,9 @@ class RunVariables:
 def build_run_variables(
     inputs: Mapping[str, str], needs: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, str], bool]:
-    """Build INPUT_<NAME> and NEEDS_<JOB>_<KEY>. The second value is False if the needs are too large and left out."""
+    """Build the variables INPUT_<NAME> and NEEDS_<JOB>_<KEY>. Returns them, and whether
+    they are complete: the NEEDS_… variables are left out if they are too large.
+    """
     given = RunVariables()
     for name, value in inputs.items():
         given.put(f"INPUT_{variable_name(name)}", value, f"input {name!r}")

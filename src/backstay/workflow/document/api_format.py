@@ -1,5 +1,5 @@
-"""Convert a workflow from the format of the HTTP API, in which jobs are a list with the field names of the worker
-protocol, to the format of a definition.
+"""Convert a workflow from the format of the HTTP API to the format of a definition. In the HTTP API, `jobs` is a list,
+and some fields have other names, such as `depends_on` for `needs`.
 
 Fields that only runs have (status, times, outputs) are ignored, so that a response of the API can be stored again.
 """
@@ -9,33 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backstay.errors import Problem
-from backstay.workflow.document.nodes import ListNode, MappingNode, Node, ScalarNode
+from backstay.workflow.document.nodes import DocumentNode, ListNode, MappingNode, ScalarNode
 
-#: Field names of the API, and the keys of a definition.
+#: Maps field names of the API to keys of a definition, where they differ.
 FIELD_NAMES = {
     "depends_on": "needs",
     "command": "run",
     "required_labels": "labels",
     "max_retries": "retries",
-    "base_secs": "base",
-    "max_secs": "max",
 }
-#: Seconds of backoff that stand for the API's backoff "None".
-NO_BACKOFF = 0.001
-#: Fields of a job, and of a workflow, that describe a run.
-TIMES = ("duration_secs", "started_at", "finished_at")
-RUN_FIELDS = frozenset(("status", "output", "outputs", "uid", "attempt", "worker_id", "error", *TIMES))
-LATEST_RUN_FIELDS = frozenset(("version", "run_id", "status"))
-#: Values of `trigger` that mean that nothing starts it automatically.
+#: The delays of each backoff of the API, with the keys of a definition. Each delay has two fields: `…_secs` and `…_ms`.
+DELAYS = {"Fixed": {"delay": "base"}, "Exponential": {"base": "base", "max": "max"}}
+#: Fields of a job that describe its execution in a run.
+TIMES = ("duration_secs", "duration_ms", "started_at", "finished_at")
+RUN_FIELDS = frozenset(("status", "output", "outputs", "uid", "attempt", "worker_id", "error", "truncated", *TIMES))
+#: Fields of a workflow that describe its latest run.
+LATEST_RUN_FIELDS = frozenset(("version", "run_id", "status", "truncated"))
+#: Values of `trigger` that mean that nothing starts the workflow automatically.
 NO_TRIGGER = ("", "manual", "api", "cli")
 
 
-def is_api_format(node: Node) -> bool:
+def is_api_format(node: DocumentNode) -> bool:
     return isinstance(node, MappingNode) and "jobs" in node.items and isinstance(node.items["jobs"][1], ListNode)
 
 
 def convert_api_format(node: MappingNode, problems: list[Problem]) -> tuple[MappingNode, str]:
-    """Return the definition's mapping with the jobs by id, and the title; "" if it equals the name."""
+    """Return the definition's mapping, with the jobs by id, and the title ("" if it equals the name)."""
     made = MappingNode(node.line, node.column)
     name, title = node.items.get("id") or node.items.get("name"), node.items.get("name")
     for word, (key, value) in node.items.items():
@@ -53,7 +52,7 @@ def convert_api_format(node: MappingNode, problems: list[Problem]) -> tuple[Mapp
     return made, _title(title, name)
 
 
-def _title(title: tuple[ScalarNode, Node] | None, name: tuple[ScalarNode, Node] | None) -> str:
+def _title(title: tuple[ScalarNode, DocumentNode] | None, name: tuple[ScalarNode, DocumentNode] | None) -> str:
     if title is None or name is None or not isinstance(title[1], ScalarNode) or not isinstance(name[1], ScalarNode):
         return ""
     return title[1].text[:200] if title[1].text != name[1].text else ""
@@ -88,10 +87,14 @@ def _convert_job(id_: str, job: MappingNode) -> MappingNode:
             continue  # the API shows the id of a job without a name as its name
         if word != "id" and word not in RUN_FIELDS and not _is_empty(value):
             made.items[FIELD_NAMES.get(word, word)] = (key, value)
+    # In the API, a job that names no backoff, or the backoff "None", is retried at once.
+    if "retries" in made.items and "backoff" not in made.items:
+        at = made.items["retries"][0]
+        made.items["backoff"] = at, ScalarNode(at.line, at.column, 0, "0")
     return made
 
 
-def _flatten_retry_policy(job: MappingNode) -> Iterator[tuple[str, tuple[ScalarNode, Node]]]:
+def _flatten_retry_policy(job: MappingNode) -> Iterator[tuple[str, tuple[ScalarNode, DocumentNode]]]:
     """Yield the entries of `retry_policy` as keys of the job itself."""
     policy = job.items.get("retry_policy", (None, None))[1]
     for word, (key, value) in policy.items.items() if isinstance(policy, MappingNode) else ():
@@ -101,20 +104,35 @@ def _flatten_retry_policy(job: MappingNode) -> Iterator[tuple[str, tuple[ScalarN
             yield word, (key, value)
 
 
-def _convert_backoff(node: Node) -> Node:
+def _convert_backoff(node: DocumentNode) -> DocumentNode:
     if isinstance(node, ScalarNode) and node.value == "None":
-        return ScalarNode(node.line, node.column, NO_BACKOFF, str(NO_BACKOFF))
-    if isinstance(node, MappingNode) and list(node.items) in (["Fixed"], ["Exponential"]):
-        ((_, value),) = node.items.values()
-        if isinstance(value, MappingNode) and list(value.items) == ["delay_secs"]:
-            return value.items["delay_secs"][1]
-        if isinstance(value, MappingNode):
-            own = {FIELD_NAMES.get(word, word): found for word, found in value.items.items()}
+        return ScalarNode(node.line, node.column, 0, "0")
+    if isinstance(node, MappingNode) and len(node.items) == 1:
+        ((kind, (_, value)),) = node.items.items()
+        if kind in DELAYS and isinstance(value, MappingNode):
+            own = _convert_delays(value, DELAYS[kind])
+            if kind == "Fixed" and list(own) == ["base"]:
+                return own["base"][1]
             return MappingNode(value.line, value.column, own)
     return node
 
 
-def _is_empty(node: Node) -> bool:
+def _convert_delays(node: MappingNode, names: dict[str, str]) -> dict[str, tuple[ScalarNode, DocumentNode]]:
+    """Return the fields of a backoff as keys of a definition. Milliseconds take precedence: seconds are rounded."""
+    own: dict[str, tuple[ScalarNode, DocumentNode]] = {}
+    for word, (key, value) in node.items.items():
+        name, _, unit = word.rpartition("_")
+        if name not in names or unit not in ("secs", "ms"):
+            own[word] = key, value
+        elif unit == "ms" and isinstance(value, ScalarNode) and type(value.value) in (int, float):
+            seconds = value.value / 1000
+            own[names[name]] = key, ScalarNode(value.line, value.column, seconds, str(seconds))
+        elif unit == "ms" or f"{name}_ms" not in node.items:
+            own[names[name]] = key, value
+    return own
+
+
+def _is_empty(node: DocumentNode) -> bool:
     """Whether the API shows this value for an absent one: null, 0, "", []."""
     if isinstance(node, ScalarNode):
         return not node.value

@@ -1,4 +1,6 @@
-"""The keys of a workflow document: one set of tables for the reader, the JSON Schema and the reference page."""
+"""The keys that a workflow document may have. The code that reads documents, the JSON Schema and the reference page all
+use these tables.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from msgspec import Struct
 from backstay.job.api.options import MOST_LABELS, MOST_RETRIES
 from backstay.job.model import LARGEST_PRIORITY
 
-#: Names of jobs, inputs, axes of a matrix and outputs.
+#: The pattern of a name: of a job, an input, an axis of a matrix or an output.
 NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
+#: The largest number of ports of a job.
+MOST_PORTS = 100
 #: A number of seconds, or a number with a unit.
 DURATION = r"\d+(\.\d+)?\s*(ms|s|m|h|d)?"
 
@@ -32,6 +36,7 @@ _BOOLEAN = {"type": "boolean"}
 _TABLE_OF_SCALARS = {"type": "object", "additionalProperties": _SCALAR}
 _NAME = {"type": "string", "pattern": f"^{NAME}$"}
 _DURATION = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": f"^{DURATION}$"}]}
+_DELAY = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{DURATION}$"}]}
 _CONDITION = {"type": ["string", "boolean"]}
 
 
@@ -96,14 +101,14 @@ JOB: tuple[Field, ...] = (
         "name",
         "text",
         {**_TEXT, "minLength": 1, "maxLength": 500},
-        "Display name; default: its id. May refer to `inputs` and `matrix`.",
+        "Display name; default: the job's id. May refer to `inputs` and `matrix`.",
         "Unit tests",
     ),
     Field(
         "needs",
         "names",
         _one_or_many(_NAME),
-        "Jobs that must end before it starts: an id, or a list of them.",
+        "Jobs that must end before this job starts: an id, or a list of ids.",
         "[build, lint]",
     ),
     Field(
@@ -145,15 +150,15 @@ JOB: tuple[Field, ...] = (
     Field(
         "backoff",
         "backoff",
-        {"anyOf": [_DURATION, {"$ref": "#/$defs/backoff"}]},
-        "The wait between attempts: seconds, or a mapping for a growing wait.",
+        {"anyOf": [_DELAY, {"$ref": "#/$defs/backoff"}]},
+        "The wait between attempts: seconds (0: none), or a mapping for a growing wait.",
         "{base: 1, max: 60}",
     ),
     Field(
         "timeout",
         "duration",
         _DURATION,
-        "How long an attempt may take; then it is stopped and has failed. Seconds, or a number with ms, s, m, h, d.",
+        "How long an attempt may take; then it is stopped and fails. Seconds, or a number with ms, s, m, h, d.",
         "10m",
     ),
     Field(
@@ -174,7 +179,7 @@ JOB: tuple[Field, ...] = (
         "continue-on-error",
         "boolean",
         _BOOLEAN,
-        "Its failure neither skips the jobs that need it nor fails the run.",
+        "A failure of the job neither skips the jobs that need it nor fails the run.",
         "true",
     ),
     Field(
@@ -186,25 +191,39 @@ JOB: tuple[Field, ...] = (
             "properties": {word: {"type": "array", "items": _TABLE_OF_SCALARS} for word in ("include", "exclude")},
             "additionalProperties": {"type": "array", "minItems": 1, "items": _SCALAR},
         },
-        "Makes one job per combination of its lists; `exclude` removes some, `include` adds some.",
+        "Makes one job per combination of its lists; `exclude` removes combinations, `include` adds some.",
         "{python: ['3.11', '3.12']}",
     ),
     Field(
         "outputs",
         "outputs",
         {"type": "object", "propertyNames": {"pattern": f"^{NAME}$"}, "additionalProperties": _SCALAR},
-        "Additional outputs, computed from those of its commands. May also refer to `outputs`.",
+        "Additional outputs, computed from outputs of the commands. May also refer to `outputs`.",
         "{image: 'app:${{ outputs.tag }}'}",
     ),
     Field(
         "working-directory",
         "text",
         _TEXT,
-        "The directory in which its commands run; a relative path is relative to the worker's.",
+        "The directory in which the commands run; a relative path is relative to the worker's directory.",
         "web",
     ),
     Field(
         "shell", "text", _TEXT, "`bash`, `sh`, `python`, or a command with `{0}` in place of the script's file.", "bash"
+    ),
+    Field(
+        "metadata",
+        "any",
+        {"type": "object"},
+        "Data of an editor or another client. It is stored and returned unchanged, and not interpreted.",
+        "{color: green}",
+    ),
+    Field(
+        "ports",
+        "ports",
+        {"type": "array", "maxItems": MOST_PORTS, "items": {"$ref": "#/$defs/port"}},
+        f"Connection points of the job in an editor; at most {MOST_PORTS}. Stored and returned like `metadata`.",
+        "[{id: in, label: In, direction: input}]",
     ),
 )
 
@@ -219,27 +238,29 @@ STEP: tuple[Field, ...] = (
         "Condition; the step is skipped if it does not hold. `outputs.<key>` are the outputs of the earlier steps.",
         "outputs.changed == 'yes'",
     ),
-    Field("continue-on-error", "boolean", _BOOLEAN, "Its failure is logged, and the job goes on.", "true"),
+    Field("continue-on-error", "boolean", _BOOLEAN, "A failure of the step is logged, and the job continues.", "true"),
     Field(
         "working-directory",
         "text",
         _TEXT,
-        "The directory in which it runs; a relative path is relative to the job's.",
+        "The directory in which the step runs; a relative path is relative to the job's directory.",
         "docs",
     ),
     Field("shell", "text", _TEXT, "The shell of this step; default: the job's.", "python"),
-    Field("timeout", "duration", _DURATION, "How long it may take. Seconds, or a number with ms, s, m, h, d.", "30s"),
+    Field(
+        "timeout", "duration", _DURATION, "How long the step may take. Seconds, or a number with ms, s, m, h, d.", "30s"
+    ),
 )
 
 INPUT: tuple[Field, ...] = (
     Field("description", "text", _TEXT, "Description for users.", "The version to be released"),
-    Field("required", "boolean", _BOOLEAN, "A run cannot start without it, unless it has a default.", "true"),
+    Field("required", "boolean", _BOOLEAN, "A run cannot start without this input, unless it has a default.", "true"),
     Field("default", "scalar", _SCALAR, "The value if a run gives none.", "'1.0'"),
     Field(
         "type",
         "choice",
         {"enum": ["string", "number", "boolean"]},
-        "The type of its value; text is converted to it. Default: any of them.",
+        "The type of the value; text is converted to it. Default: any of the three.",
         "string",
     ),
     Field(
@@ -252,7 +273,7 @@ INPUT: tuple[Field, ...] = (
 )
 
 BACKOFF: tuple[Field, ...] = (
-    Field("base", "duration", _DURATION, "The wait before the second attempt.", "1", required=True),
+    Field("base", "duration", _DELAY, "The wait before the second attempt.", "1", required=True),
     Field(
         "factor",
         "factor",
@@ -260,8 +281,22 @@ BACKOFF: tuple[Field, ...] = (
         "Each wait is this many times the previous one (default 2).",
         "2",
     ),
-    Field("max", "duration", _DURATION, "The longest wait (default 5m).", "1m"),
-    Field("jitter", "boolean", _BOOLEAN, "Randomize each wait between half and all of it (default true).", "false"),
+    Field("max", "duration", _DELAY, "The longest wait (default 5m).", "1m"),
+    Field(
+        "jitter",
+        "boolean",
+        _BOOLEAN,
+        "Vary each wait randomly, between half and all of it (default true).",
+        "false",
+    ),
 )
 
-TABLES = {"workflow": WORKFLOW, "job": JOB, "step": STEP, "input": INPUT, "backoff": BACKOFF}
+PORT: tuple[Field, ...] = (
+    Field("id", "text", {**_TEXT, "minLength": 1}, "The port's id.", "in", required=True),
+    Field("label", "text", _TEXT, "Display name.", "Message", required=True),
+    Field("direction", "choice", {"enum": ["input", "output"]}, "`input` or `output`.", "input", required=True),
+    Field("port_type", "text", _TEXT, "Only ports of the same type may be connected.", "json"),
+    Field("color", "text", {"type": ["string", "null"]}, "The colour of the port.", "'#3b82f6'"),
+)
+
+TABLES = {"workflow": WORKFLOW, "job": JOB, "step": STEP, "input": INPUT, "backoff": BACKOFF, "port": PORT}

@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from backstay.errors import RunTooLarge
 from backstay.job.api.options import MOST_LABELS, MOST_RETRIES
 from backstay.job.model import LARGEST_PRIORITY
 from backstay.workflow.command.spec import Step
 from backstay.workflow.definition import JobSpec, Matrix
+from backstay.workflow.document import editor_data
 from backstay.workflow.document.fields import BACKOFF, JOB, STEP
-from backstay.workflow.document.nodes import ListNode, MappingNode, Node, ScalarNode
-from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.nodes import DocumentNode, ListNode, MappingNode, ScalarNode
 from backstay.workflow.document.value_reader import ValueReader, describe_node
 from backstay.workflow.planning import matrix as matrices
 
 MOST_STEPS = 200
-#: Roots that expressions may use: when the run is planned; when the job starts; while or after its steps run.
+#: Roots of references (`needs` in `needs.build.result`) that expressions may use: when the run is planned, when the job
+#: starts, and while or after its steps run.
 AT_PLANNING = ("inputs", "matrix")
 AT_START = ("needs", "inputs", "env", "matrix")
 AT_STEP = (*AT_START, "outputs")
 
 
 class JobReader:
-    """Reads one job; problems are added to `values`."""
+    """Reads one job. Problems are added to the document's `ValueReader`."""
 
     def __init__(self, values: ValueReader, id_: str) -> None:
         self._values = values
         self._what = f"job {id_!r}"
 
-    def job(self, key: ScalarNode, node: Node) -> JobSpec:
+    def read_job(self, key: ScalarNode, node: DocumentNode) -> JobSpec:
         values, what = self._values, self._what
         found = values.read_mapping(node, what, JOB)
         if "run" in found and "steps" in found:
             values.add_problem(key, f"{what} has both run and steps; move the command into a step")
         elif isinstance(node, MappingNode) and "run" not in node.items and "steps" not in node.items:
             values.add_problem(key, f"{what} has no command; give it run: or steps:")
-        return JobSpec(**self._early(found), **self._start(found), **self._plain(found), steps=self._commands(found))
+        job = JobSpec(
+            **self._read_planning_keys(found),
+            **self._read_start_keys(found),
+            **self._read_plain_keys(found),
+            steps=self._read_steps(found),
+        )
+        editor_data.check_size(values, key, what, job)
+        return job
 
-    def _early(self, found: dict[str, Node]) -> dict[str, Any]:
-        """Read the keys whose expressions are rendered when the run is planned."""
+    def _read_planning_keys(self, found: dict[str, DocumentNode]) -> dict[str, Any]:
+        """Read the keys whose expressions are rendered when the run is planned: they cannot refer to needed jobs."""
         values, what = self._values, self._what
         values.roots = AT_PLANNING
         given: dict[str, Any] = {}
         if "name" in found:
             given["name"] = values.read_template(found["name"], f"name of {what}", values.read_text)
         if "labels" in found:
-            given["labels"] = self._labels(found["labels"])
+            given["labels"] = self._read_labels(found["labels"])
         if "needs" in found:
             listed = values.read_list(found["needs"], f"needs of {what}")
             given["needs"] = tuple(values.read_text(one, f"needs of {what}", most=200) for one in listed)
         if "matrix" in found:
-            given["matrix"] = self._matrix(found["matrix"], f"matrix of {what}")
+            given["matrix"] = self._read_matrix(found["matrix"], f"matrix of {what}")
         return given
 
-    def _start(self, found: dict[str, Node]) -> dict[str, Any]:
-        """Read the keys whose expressions may refer to the jobs upstream."""
+    def _read_start_keys(self, found: dict[str, DocumentNode]) -> dict[str, Any]:
+        """Read the keys whose expressions are rendered when the job starts: they may refer to needed jobs."""
         values, what = self._values, self._what
         values.roots = AT_START
         given: dict[str, Any] = {}
@@ -73,7 +83,7 @@ class JobReader:
             }
         return given
 
-    def _plain(self, found: dict[str, Node]) -> dict[str, Any]:
+    def _read_plain_keys(self, found: dict[str, DocumentNode]) -> dict[str, Any]:
         values, what = self._values, self._what
         given: dict[str, Any] = {}
         if "shell" in found:
@@ -89,9 +99,13 @@ class JobReader:
             given["priority"] = values.read_integer(found["priority"], of, -LARGEST_PRIORITY, LARGEST_PRIORITY)
         if "continue-on-error" in found:
             given["soft"] = values.read_boolean(found["continue-on-error"], f"continue-on-error of {what}")
+        if "metadata" in found:
+            given["metadata"] = editor_data.read_metadata(values, found["metadata"], what)
+        if "ports" in found:
+            given["ports"] = editor_data.read_ports(values, found["ports"], what)
         return given
 
-    def _labels(self, node: Node) -> tuple[str, ...]:
+    def _read_labels(self, node: DocumentNode) -> tuple[str, ...]:
         values, what = self._values, self._what
         labels: list[str] = []
         for one in values.read_list(node, f"labels of {what}"):
@@ -103,7 +117,7 @@ class JobReader:
             values.add_problem(node, f"{what} has {len(labels)} labels, but at most {MOST_LABELS} are allowed")
         return tuple(labels)
 
-    def _commands(self, found: dict[str, Node]) -> tuple[Step, ...]:
+    def _read_steps(self, found: dict[str, DocumentNode]) -> tuple[Step, ...]:
         values, what = self._values, self._what
         values.roots = AT_START
         if "run" in found:
@@ -119,9 +133,9 @@ class JobReader:
         if len(node.items) > MOST_STEPS:
             values.add_problem(node, f"{what} has {len(node.items)} steps, but at most {MOST_STEPS} are allowed")
             return ()
-        return tuple(self._step(one, f"step {number} of {what}") for number, one in enumerate(node.items, 1))
+        return tuple(self._read_step(one, f"step {number} of {what}") for number, one in enumerate(node.items, 1))
 
-    def _step(self, node: Node, what: str) -> Step:
+    def _read_step(self, node: DocumentNode, what: str) -> Step:
         values = self._values
         found = values.read_mapping(node, what, STEP)
         own = found.get("env")
@@ -148,7 +162,7 @@ class JobReader:
         values.own_env = frozenset()
         return Step(**given)
 
-    def _matrix(self, node: Node, what: str) -> Matrix:
+    def _read_matrix(self, node: DocumentNode, what: str) -> Matrix:
         values = self._values
         before = len(values.problems)
         axes: dict[str, tuple[Any, ...]] = {}
@@ -173,20 +187,34 @@ class JobReader:
             self._check_matrix(matrix, node, what)
         return matrix
 
-    def _check_matrix(self, matrix: Matrix, node: Node, what: str) -> None:
+    def _check_matrix(self, matrix: Matrix, node: DocumentNode, what: str) -> None:
         values = self._values
         for name in {name: None for entry in matrix.exclude for name in entry if name not in matrix.axes}:
-            values.add_problem(
-                node, f"exclude of {what} names {name!r}, which is not a list of the matrix{suggest(name, matrix.axes)}"
-            )
-        if (count := matrices.count_combinations(matrix)) > matrices.MOST:
-            values.add_problem(node, f"{what} makes {count} jobs, but at most {matrices.MOST} are allowed")
+            hint = values.hints.suggest(name, matrix.axes)
+            values.add_problem(node, f"exclude of {what} names {name!r}, which is not a list of the matrix{hint}")
+        names = len(matrices.value_names(matrix))
+        for count, most, things in (
+            (matrices.count_combinations(matrix), matrices.MOST, "jobs"),
+            (len(matrix.exclude), matrices.MOST_EXCLUDES, "entries of exclude"),
+            (names, matrices.MOST_NAMES, "names of values"),
+        ):
+            if count > most:
+                values.add_problem(node, f"{what} makes {count} {things}, but at most {most} are allowed")
+                return
+        # A document may have many matrices, so each of them counts as work.
+        values.effort.spend(1 + matrices.count_combinations(matrix) * names, node.line, node.column)
+        try:
+            made = Counter(map(matrices.format_values, matrices.expand(matrix)))
+        except RunTooLarge as error:
+            values.add_problem(node, f"{what}: {error}")
             return
-        made: dict[str, int] = {}
-        for one in matrices.expand(matrix):
-            text = matrices.format_values(one)
-            made[text] = made.get(text, 0) + 1
         if not made:
             values.add_problem(node, f"{what} makes no jobs")
+        elif (longest := max(map(len, made))) > matrices.LONGEST_VALUES:
+            values.add_problem(
+                node,
+                f"{what} makes a job whose values have {longest} characters, but at most {matrices.LONGEST_VALUES} are"
+                " allowed",
+            )
         elif twice := [text for text, times in made.items() if times > 1]:
             values.add_problem(node, f"{what} makes two jobs with the same values ({twice[0]})")

@@ -1,7 +1,8 @@
-"""Parse YAML and JSON into a tree of nodes with positions, from parser events; scalars are resolved here.
+"""Parse YAML and JSON into a tree of nodes with positions. The YAML library supplies the parser events; this module
+resolves scalars itself.
 
-`on` is never a boolean, and a number keeps its source text, so `3.10` stays `3.10`. The expansion of aliases is bounded
-(billion-laughs attack); tags and duplicate keys are errors.
+`on` is text, not a boolean as in YAML 1.1, and a number keeps its source text, so `3.10` stays `3.10`. The expansion of
+aliases is bounded (billion-laughs attack); tags and duplicate keys are errors.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstay.errors import ConfigError, Problem
-from backstay.workflow.document.problems import problem_at, quote
+from backstay.workflow.document.effort import Effort, UnreadableDocument
 
-#: Limits of a document: bytes, nodes (each use of an alias counts all its nodes again), and nesting depth.
-LARGEST, MOST_NODES, DEEPEST = 512 * 1024, 50_000, 40
+#: Limits of a document: bytes, nodes and characters (each use of an alias counts all its nodes and characters again),
+#: and nesting depth.
+LARGEST, MOST_NODES, MOST_TEXT, DEEPEST = 512 * 1024, 50_000, 1024 * 1024, 40
+#: Problems after which reading stops: each one costs time and memory.
+MOST_FOUND = 500
+TOO_MANY = f"there are more than {MOST_FOUND} problems; the rest of the document was not read"
 
 _INTEGER = re.compile(r"[-+]?\d{1,18}")
 _OTHER_BASE = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}")
@@ -25,10 +30,22 @@ for _word, _value in (("null", None), ("true", True), ("false", False)):
     for _spelling in (_word, _word.capitalize(), _word.upper()):
         _WORDS[_spelling] = _value
 _MERGE = "<<"
+#: The largest number of characters of the document that a message quotes.
+LONGEST_QUOTE = 60
+
+
+def quote(text: str) -> str:
+    return repr(text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…")
+
+
+def problem_at(message: str, text: str, offset: int) -> Problem:
+    """Make a problem with the line and column of the character at `offset` in the document `text`."""
+    before = text[:offset]
+    return Problem(message, before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
 
 
 @dataclass(slots=True)
-class Node:
+class DocumentNode:
     """A node of a document with its position. Lines and columns count from 1."""
 
     line: int
@@ -36,32 +53,26 @@ class Node:
 
 
 @dataclass(slots=True)
-class ScalarNode(Node):
+class ScalarNode(DocumentNode):
     value: Any
-    #: The source text.
+    #: The scalar's text before `value` was resolved from it: "3.10" for the number 3.1.
     text: str
-    #: "'", '"', "|", ">" or "" for plain ones.
+    #: How the scalar is written: "'" or '"' for quotes, "|" or ">" for a block; "" for a plain (unquoted) scalar.
     style: str = ""
 
 
 @dataclass(slots=True)
-class ListNode(Node):
-    items: list[Node] = field(default_factory=list[Node])
+class ListNode(DocumentNode):
+    items: list[DocumentNode] = field(default_factory=list[DocumentNode])
 
 
 @dataclass(slots=True)
-class MappingNode(Node):
-    """A mapping in document order, with text keys."""
+class MappingNode(DocumentNode):
+    """A mapping with text keys, in document order. Each key comes with its own node, for its position."""
 
-    items: dict[str, tuple[ScalarNode, Node]] = field(default_factory=dict[str, "tuple[ScalarNode, Node]"])
-
-
-class UnreadableDocument(Exception):
-    """Parsing cannot continue after this problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
+    items: dict[str, tuple[ScalarNode, DocumentNode]] = field(
+        default_factory=dict[str, "tuple[ScalarNode, DocumentNode]"]
+    )
 
 
 def decode(raw: bytes | str) -> str:
@@ -87,7 +98,7 @@ def decode(raw: bytes | str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def compose(text: str, problems: list[Problem]) -> Node:
+def compose(text: str, problems: list[Problem], effort: Effort | None = None) -> DocumentNode:
     """Parse one document into a tree. Adds recoverable problems to `problems`; raises UnreadableDocument for others."""
     try:
         from ruamel.yaml import YAML
@@ -95,9 +106,9 @@ def compose(text: str, problems: list[Problem]) -> Node:
     except ImportError:
         raise ConfigError("workflows in YAML or JSON need a YAML parser: pip install 'backstay[yaml]'") from None
     yaml: Any = YAML(typ="safe", pure=True)
-    composer = _Composer(yaml.parse(text), problems)
+    composer = _Composer(yaml.parse(text), problems, effort or Effort())
     try:
-        return composer.document()
+        return composer.build()
     except MarkedYAMLError as error:
         marked: Any = error
         mark = marked.problem_mark or marked.context_mark
@@ -110,31 +121,32 @@ def compose(text: str, problems: list[Problem]) -> Node:
         what = f"invalid YAML: {str(error).splitlines()[0]}"
         raise UnreadableDocument(problem_at(what, text, place) if isinstance(place, int) else Problem(what)) from None
     except (ValueError, OverflowError, RecursionError, AssertionError, IndexError, TypeError, AttributeError) as error:
-        # Crashes of the parser itself, for example on an escape of an invalid character.
+        # The YAML parser itself crashes on some invalid documents, for example on an escape of an invalid character.
         raise UnreadableDocument(Problem(f"invalid YAML: {type(error).__name__}: {error}")) from None
 
 
 class _Composer:
     """Builds the tree from parser events one at a time, and stops at the first exceeded limit."""
 
-    def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:
+    def __init__(self, events: Iterator[Any], problems: list[Problem], effort: Effort) -> None:
         self._events = events
         self._problems = problems
-        self._count = 0
-        #: By anchor: the node, the number of its nodes, and its depth.
-        self._anchors: dict[str, tuple[Node, int, int]] = {}
+        self._effort = effort
+        self._count = self._characters = 0
+        #: By anchor: its node, and the number of nodes, of characters and of levels of that node's subtree.
+        self._anchors: dict[str, tuple[DocumentNode, int, int, int]] = {}
 
     def _next(self) -> tuple[str, Any, int, int]:
         event = next(self._events)
         kind = type(event).__name__.removesuffix("Event")
         return kind, event, event.start_mark.line + 1, event.start_mark.column + 1
 
-    def document(self) -> Node:
+    def build(self) -> DocumentNode:
         self._next()  # StreamStart
         kind, _, line, column = self._next()
         if kind != "DocumentStart":
             raise UnreadableDocument(Problem("the document is empty", line, column))
-        node, _ = self._node(*self._next(), depth=1)
+        node, _ = self._build_node(*self._next(), depth=1)
         self._next()  # DocumentEnd
         kind, _, line, column = self._next()
         if kind != "StreamEnd":
@@ -143,79 +155,89 @@ class _Composer:
             )
         return node
 
-    def _node(self, kind: str, event: Any, line: int, column: int, *, depth: int) -> tuple[Node, int]:
-        """Build a node; returns it with its depth."""
+    def _build_node(self, kind: str, event: Any, line: int, column: int, *, depth: int) -> tuple[DocumentNode, int]:
+        """Build a node from an event and the events that follow it. Returns the node and the levels of its subtree."""
         if depth > DEEPEST:
             raise UnreadableDocument(Problem(f"nested more than {DEEPEST} levels deep", line, column))
         if kind == "Alias":
-            return self._alias(event.anchor, line, column, depth)
-        before = self._count
-        self._count_nodes(1, line, column)
+            return self._expand_alias(event.anchor, line, column, depth)
+        before = self._count, self._characters
+        self._count_nodes(1, len(event.value) if kind == "Scalar" else 0, line, column)
         tag = getattr(event, "tag", None)
         if tag is not None and str(tag) not in ("", "!"):
-            self._problems.append(
-                Problem(f"tag {quote(str(tag))} is not allowed; write the value without a tag", line, column)
-            )
-        node: Node
+            self._add_problem(f"tag {quote(str(tag))} is not allowed; write the value without a tag", line, column)
+        node: DocumentNode
         inner = 0
         if kind == "Scalar":
-            node = self._scalar(event, line, column)
+            node = self._build_scalar(event, line, column)
         elif kind == "SequenceStart":
             node = listing = ListNode(line, column)
             while (following := self._next())[0] != "SequenceEnd":
-                item, deep = self._node(*following, depth=depth + 1)
+                item, deep = self._build_node(*following, depth=depth + 1)
                 listing.items.append(item)
                 inner = max(inner, deep)
         else:
             node = table = MappingNode(line, column)
             while (following := self._next())[0] != "MappingEnd":
-                key, _ = self._node(*following, depth=depth + 1)
-                value, deep = self._node(*self._next(), depth=depth + 1)
+                key, _ = self._build_node(*following, depth=depth + 1)
+                value, deep = self._build_node(*self._next(), depth=depth + 1)
                 inner = max(inner, deep)
                 self._add_entry(table, key, value)
         if event.anchor:
-            self._anchors[str(event.anchor)] = node, self._count - before, inner + 1
+            size = self._count - before[0], self._characters - before[1]
+            self._anchors[str(event.anchor)] = node, *size, inner + 1
         return node, inner + 1
 
-    def _count_nodes(self, more: int, line: int, column: int) -> None:
-        self._count += more
+    def _count_nodes(self, nodes: int, characters: int, line: int, column: int) -> None:
+        self._effort.spend(nodes, line, column)
+        self._count += nodes
+        self._characters += characters
         if self._count > MOST_NODES:
             what = f"the document has more than {MOST_NODES} values, with aliases expanded"
             raise UnreadableDocument(Problem(what, line, column))
+        if self._characters > MOST_TEXT:
+            what = f"the document has more than {MOST_TEXT} characters, with aliases expanded"
+            raise UnreadableDocument(Problem(what, line, column))
 
-    def _alias(self, name: str, line: int, column: int, depth: int) -> tuple[Node, int]:
+    def _add_problem(self, message: str, line: int, column: int) -> None:
+        if len(self._problems) >= MOST_FOUND:
+            raise UnreadableDocument(Problem(TOO_MANY, line, column))
+        self._problems.append(Problem(message, line, column))
+
+    def _expand_alias(self, name: str, line: int, column: int, depth: int) -> tuple[DocumentNode, int]:
         known = self._anchors.get(str(name))
-        if known is None:  # also for an alias inside its own anchor, which is registered at its end
+        # An anchor is registered once its node is complete, so an alias inside that node (a cycle) is unknown, too.
+        if known is None:
             raise UnreadableDocument(Problem(f"no anchor {quote(str(name))} precedes this alias", line, column))
-        node, size, deep = known
-        self._count_nodes(size, line, column)
+        node, nodes, characters, deep = known
+        self._count_nodes(nodes, characters, line, column)
         if depth + deep > DEEPEST:
             raise UnreadableDocument(Problem(f"this alias nests more than {DEEPEST} levels deep", line, column))
         return node, deep
 
-    def _add_entry(self, table: MappingNode, key: Node, value: Node) -> None:
+    def _add_entry(self, table: MappingNode, key: DocumentNode, value: DocumentNode) -> None:
         if not isinstance(key, ScalarNode):
-            self._problems.append(Problem("a key must be text, not a list or a mapping", key.line, key.column))
+            self._add_problem("a key must be text, not a list or a mapping", key.line, key.column)
             return
         if key.text == _MERGE and not key.style:
             what = "`<<` (merge) is not supported; write the keys, or use an alias for the whole value"
-            self._problems.append(Problem(what, key.line, key.column))
+            self._add_problem(what, key.line, key.column)
             return
         if key.text in table.items:
             first = table.items[key.text][0]
             what = f"key {quote(key.text)} is defined twice; the first is in line {first.line}"
-            self._problems.append(Problem(what, key.line, key.column))
+            self._add_problem(what, key.line, key.column)
             return
         table.items[key.text] = key, value
 
-    def _scalar(self, event: Any, line: int, column: int) -> ScalarNode:
+    def _build_scalar(self, event: Any, line: int, column: int) -> ScalarNode:
         text, style = str(event.value), str(event.style or "")
         if not text.isascii():
             try:
                 # JSON escapes characters beyond U+FFFF as surrogate pairs.
                 text = text.encode("utf-16", "surrogatepass").decode("utf-16")
             except UnicodeDecodeError:
-                self._problems.append(Problem("invalid text: a lone surrogate", line, column))
+                self._add_problem("invalid text: a lone surrogate", line, column)
                 text = text.encode("utf-8", "replace").decode()
         return ScalarNode(line, column, text if style else resolve_scalar(text), text, style)
 

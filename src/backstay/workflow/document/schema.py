@@ -1,4 +1,6 @@
-"""Generate the JSON Schema of workflow documents, for editors. The reader is stricter: it also checks references."""
+"""Generate the JSON Schema of workflow documents, for editors. Backstay's own reader of documents (`yaml.py`) is
+stricter: it also checks the references in expressions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Build the schema from the tables that the reader uses."""
+    """Build the JSON schema of workflow files from the tables of known keys that the YAML reader uses."""
     made = {name: _object(fields) for name, fields in TABLES.items()}
     made["job"]["oneOf"] = [{"required": ["run"]}, {"required": ["steps"]}]
     shorthand = {"type": ["string", "number", "boolean", "null"]}

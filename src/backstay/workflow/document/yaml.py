@@ -14,26 +14,25 @@ from backstay.errors import BadDefinition, ConfigError, Problem
 from backstay.job.run_model import LARGEST_RUN
 from backstay.workflow.definition import Input, JobSpec, Workflow
 from backstay.workflow.document.api_format import convert_api_format, is_api_format
+from backstay.workflow.document.effort import Effort, UnreadableDocument
 from backstay.workflow.document.fields import INPUT, WORKFLOW
 from backstay.workflow.document.job_reader import JobReader
 from backstay.workflow.document.nodes import (
+    DocumentNode,
     ListNode,
     MappingNode,
-    Node,
     ScalarNode,
-    UnreadableDocument,
     compose,
     decode,
 )
-from backstay.workflow.document.problems import suggest
 from backstay.workflow.document.references import KnownNames, check_references
 from backstay.workflow.document.value_reader import ValueReader
 from backstay.workflow.planning import matrix as matrices
 from backstay.workflow.planning.inputs import coerce_input
 
-#: Problems that are reported at most.
+#: The largest number of problems that are reported.
 MOST_PROBLEMS = 100
-#: Dependency cycles that are reported at most.
+#: The largest number of dependency cycles that are reported.
 MOST_CYCLES = 20
 #: In paths of the HTTP API `-` means "no workflow", and clients normalise `.` and `..` away.
 INVALID_NAMES = ("-", ".", "..")
@@ -42,7 +41,7 @@ INVALID_NAMES = ("-", ".", "..")
 def read(
     raw: bytes | str | Mapping[str, Any], *, name: str = "", source: str = "", api_format: bool = False
 ) -> Workflow:
-    """Read the definition from YAML, JSON, or the same as plain data. Raises BadDefinition with all problems.
+    """Read the definition from YAML, JSON or plain data. Raises BadDefinition with all problems.
 
     name: the workflow's name if the document has none. source: the document's origin, for messages. api_format: also
     accept the format of the HTTP API, in which jobs are a list.
@@ -61,34 +60,40 @@ def read(
 
 
 def inspect(raw: bytes | str, *, name: str = "", api_format: bool = False) -> tuple[Workflow | None, list[Problem]]:
-    """Return (definition, []) or (None, problems)."""
+    """Read the definition from a document. Returns (definition, []), or (None, problems) if there are problems."""
     problems: list[Problem] = []
+    effort = Effort()
+    workflow: Workflow | None = None
+    last: list[Problem] = []
+    reader: DocumentReader | None = None
     try:
         text = decode(raw)
-        node = compose(text, problems)
+        node = compose(text, problems, effort)
+        title = ""
+        if api_format and is_api_format(node):
+            node, title = convert_api_format(cast("MappingNode", node), problems)
+        reader = DocumentReader(text, effort)
+        workflow = reader.read_workflow(node, name)
+        if title:
+            workflow = msgspec.structs.replace(workflow, title=title)
     except UnreadableDocument as error:
-        return None, [*problems, error.problem][:MOST_PROBLEMS]
-    title = ""
-    if api_format and is_api_format(node):
-        node, title = convert_api_format(cast("MappingNode", node), problems)
-    reader = DocumentReader(text)
-    workflow = reader.workflow(node, name)
-    if title:
-        workflow = msgspec.structs.replace(workflow, title=title)
-    problems += reader.values.problems
+        last.append(error.problem)
+    if reader is not None:
+        problems += reader.values.problems
     problems = sorted(set(problems), key=lambda one: (one.line, one.column, one.message))
     if len(problems) > MOST_PROBLEMS:
         problems = [*problems[:MOST_PROBLEMS], Problem(f"and {len(problems) - MOST_PROBLEMS} more")]
+    problems += last
     return (None, problems) if problems else (workflow, [])
 
 
 class DocumentReader:
-    """Reads the tree of one document."""
+    """Reads a workflow definition from the parsed nodes of one YAML or JSON document, and collects problems."""
 
-    def __init__(self, text: str) -> None:
-        self.values = ValueReader(text)
+    def __init__(self, text: str, effort: Effort) -> None:
+        self.values = ValueReader(text, effort)
 
-    def workflow(self, node: Node, name: str) -> Workflow:
+    def read_workflow(self, node: DocumentNode, name: str) -> Workflow:
         values = self.values
         found = values.read_mapping(node, "a workflow", WORKFLOW)
         if "name" in found:
@@ -97,34 +102,34 @@ class DocumentReader:
                 values.add_problem(found["name"], "name must be one printable line, as in name: ci; not -, . or ..")
         elif not name:
             values.add_problem(node, "a workflow lacks 'name', as in name: ci")
-        inputs = self._inputs(found["inputs"]) if "inputs" in found else {}
+        inputs = self._read_inputs(found["inputs"]) if "inputs" in found else {}
         values.roots = ("inputs", "env")
         env = values.read_env(found["env"], "env") if "env" in found else {}
         check_references(values, 0, KnownNames(inputs=frozenset(inputs), env=frozenset(env)), "env")
-        jobs = self._jobs(found["jobs"], inputs, env) if "jobs" in found else {}
+        jobs = self._read_jobs(found["jobs"], inputs, env) if "jobs" in found else {}
         return Workflow(
             name=name,
-            on=self._on(found["on"]) if "on" in found else (),
+            on=self._read_on(found["on"]) if "on" in found else (),
             inputs=inputs,
             env=env,
             timeout=values.read_duration(found["timeout"], "timeout") if "timeout" in found else 0.0,
             jobs=jobs,
         )
 
-    def _on(self, node: Node) -> tuple[str, ...]:
+    def _read_on(self, node: DocumentNode) -> tuple[str, ...]:
         if isinstance(node, MappingNode):
             return tuple(node.items)
         return tuple(self.values.read_text(one, "on", most=200) for one in self.values.read_list(node, "on"))
 
     # ── inputs ──
 
-    def _inputs(self, node: Node) -> dict[str, Input]:
+    def _read_inputs(self, node: DocumentNode) -> dict[str, Input]:
         return {
-            name: self._input(value, f"input {name!r}")
+            name: self._read_input(value, f"input {name!r}")
             for name, (_, value) in self.values.read_entries(node, "inputs").items()
         }
 
-    def _input(self, node: Node, what: str) -> Input:
+    def _read_input(self, node: DocumentNode, what: str) -> Input:
         values = self.values
         if isinstance(node, ScalarNode):
             return Input(default=values.read_scalar(node, what))
@@ -152,8 +157,8 @@ class DocumentReader:
             options=options,
         )
 
-    def _read_input_value(self, node: Node, what: str, spec: Input) -> Any:
-        """Read a value that the input accepts; null means that there is none."""
+    def _read_input_value(self, node: DocumentNode, what: str, spec: Input) -> Any:
+        """Read the default or one of the options of an input, converted to the input's type. Returns None for null."""
         value = self.values.read_scalar(node, what)
         if value is None:
             return None
@@ -165,24 +170,25 @@ class DocumentReader:
 
     # ── jobs ──
 
-    def _jobs(self, node: Node, inputs: dict[str, Input], env: dict[str, str]) -> dict[str, JobSpec]:
+    def _read_jobs(self, node: DocumentNode, inputs: dict[str, Input], env: dict[str, str]) -> dict[str, JobSpec]:
         values = self.values
         entries = values.read_entries(node, "jobs")
         if isinstance(node, MappingNode) and not node.items:
             values.add_problem(node, "the workflow has no jobs; add at least one, as in jobs: {build: {run: make}}")
         jobs: dict[str, JobSpec] = {}
+        input_names, variables = frozenset(inputs), frozenset(env)
         for id_, (key, value) in entries.items():
             since = len(values.expressions)
-            jobs[id_] = job = JobReader(values, id_).job(key, value)
-            axes = {name for one in (job.matrix.include if job.matrix else ()) for name in one}
+            jobs[id_] = job = JobReader(values, id_).read_job(key, value)
             known = KnownNames(
                 needs=frozenset(job.needs),
-                inputs=frozenset(inputs),
-                env=frozenset({**env, **job.env}),
-                matrix=frozenset(axes.union(job.matrix.axes if job.matrix else ())),
+                inputs=input_names,
+                env=variables,
+                job_env=frozenset(job.env),
+                matrix=frozenset(matrices.value_names(job.matrix) if job.matrix else ()),
             )
             check_references(values, since, known, f"job {id_!r}")
-        needs = self._needs(entries, jobs, node)
+        needs = self._check_needs(entries, jobs, node)
         for around in _find_cycles(needs):
             values.add_problem(entries[around[0]][0], f"these jobs form a cycle: {' → '.join(around)}")
         total = sum(matrices.count_combinations(job.matrix) if job.matrix else 1 for job in jobs.values())
@@ -190,8 +196,8 @@ class DocumentReader:
             values.add_problem(node, f"a run would have {total} jobs, but at most {LARGEST_RUN // 2} are allowed")
         return jobs
 
-    def _needs(
-        self, entries: dict[str, tuple[ScalarNode, Node]], jobs: dict[str, JobSpec], node: Node
+    def _check_needs(
+        self, entries: dict[str, tuple[ScalarNode, DocumentNode]], jobs: dict[str, JobSpec], node: DocumentNode
     ) -> dict[str, list[str]]:
         """Return the dependencies of each job, without unknown ones. Bad entries of `needs` become problems."""
         written = node.items if isinstance(node, MappingNode) else {}
@@ -201,23 +207,25 @@ class DocumentReader:
             where = place.items["needs"][1] if isinstance(place, MappingNode) and "needs" in place.items else place
             items = where.items if isinstance(where, ListNode) else [where]
             answer[id_] = []
+            seen: set[str] = set()
             for number, need in enumerate(job.needs):
                 at = items[number] if number < len(items) else where
+                repeated = need in seen
+                seen.add(need)
                 if need == id_:
                     self.values.add_problem(at, f"job {id_!r} needs itself")
-                elif need in job.needs[:number]:
+                elif repeated:
                     self.values.add_problem(at, f"job {id_!r} needs {need!r} twice")
                 elif need not in written:
-                    self.values.add_problem(
-                        at, f"job {id_!r} needs {need!r}, which does not exist{suggest(need, written)}"
-                    )
+                    hint = self.values.hints.suggest(need, written)
+                    self.values.add_problem(at, f"job {id_!r} needs {need!r}, which does not exist{hint}")
                 elif need in jobs:
                     answer[id_].append(need)
         return answer
 
 
 def _find_cycles(needs: dict[str, list[str]]) -> list[list[str]]:
-    """Return dependency cycles that share no job."""
+    """Return the dependency cycles, at most MOST_CYCLES. No job is in two of the returned cycles."""
     found: list[list[str]] = []
     while len(found) < MOST_CYCLES and (around := _find_cycle(needs)):
         found.append(around)
@@ -231,6 +239,6 @@ def _find_cycle(needs: Mapping[str, Sequence[str]]) -> list[str]:
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        # graphlib lists each job before the jobs that need it; the message reads "a needs b needs a".
+        # graphlib lists each job before the jobs that need it; the message lists it before the jobs that it needs.
         return list(reversed(error.args[1]))
     return []

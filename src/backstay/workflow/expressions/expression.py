@@ -1,10 +1,10 @@
-"""Evaluate expressions of `if:` and `${{ … }}`. They are parsed by hand into a small tree with positions; `eval` is
-never used.
+"""Evaluate expressions of `if:` and `${{ … }}`. A parser of our own builds a small tree with positions; Python's `eval`
+is never used.
 
     success() && needs.build.outputs.changed == 'yes' || inputs.force
 
-Length and nesting are bounded, so no definition can make a worker spend long on one. A text and a number compare as
-numbers if the text is numeric. Non-empty text is true, also 'false': compare with `== 'true'`.
+Length and nesting are bounded, so no expression can occupy a worker for long. A text and a number compare as numbers if
+the text is numeric. Any non-empty text is true, even 'false': compare with `== 'true'`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ Result = Literal["success", "failure", "cancelled", "skipped"]
 
 
 class Need(Struct, frozen=True):
-    """Result and outputs of a job that the expression's job waited for."""
+    """What an expression sees as `needs.<job>`: the result and the outputs of a job in the `needs` of its own job."""
 
     result: Result = "success"
     outputs: Mapping[str, Any] = {}
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """The values that an expression can refer to. `failed`: any job upstream failed, directly or transitively."""
+    """The values that an expression can refer to. `failed`: whether one of the needed jobs, or a job that these need,
+    failed.
+    """
 
     needs: Mapping[str, Need] = {}
     inputs: Mapping[str, Any] = {}
@@ -52,17 +54,21 @@ class Expression(Struct, frozen=True):
 
     @property
     def has_status_call(self) -> bool:
-        """Whether it calls a status function. An expression without one implies `success() &&`."""
+        """Whether the expression calls a status function. As a condition, an expression without one implies
+        `success() &&`.
+        """
         return bool(self.calls)
 
-    def value(self, context: Context) -> Any:
-        return _value(self.tree, context)
+    def evaluate(self, context: Context) -> Any:
+        return _evaluate(self.tree, context)
 
     def holds(self, context: Context) -> bool:
-        """Evaluate the expression as a condition. If it calls no status function, `success()` must hold as well."""
+        """Evaluate the expression as a condition. If it calls no status function, it holds only if
+        `success()` holds, too.
+        """
         if not self.has_status_call and not _call_status("success", context):
             return False
-        return is_true(self.value(context))
+        return is_true(self.evaluate(context))
 
 
 def parse(text: str) -> Expression:
@@ -79,7 +85,7 @@ def parse(text: str) -> Expression:
     return Expression(text, tree, tuple(parser.references), tuple(parser.calls))
 
 
-def _value(tree: Tree, context: Context) -> Any:
+def _evaluate(tree: Tree, context: Context) -> Any:
     match tree:
         case Constant(value):
             return value
@@ -88,9 +94,9 @@ def _value(tree: Tree, context: Context) -> Any:
         case StatusCall(name):
             return _call_status(name, context)
         case Not(operand):
-            return not is_true(_value(operand, context))
+            return not is_true(_evaluate(operand, context))
         case Compare(left, right, equal):
-            return loosely_equal(_value(left, context), _value(right, context)) is equal
+            return loosely_equal(_evaluate(left, context), _evaluate(right, context)) is equal
         case And(parts):
             return _short_circuit(parts, context, stop_at=False)
         case Or(parts):
@@ -100,7 +106,7 @@ def _value(tree: Tree, context: Context) -> Any:
 def _short_circuit(parts: tuple[Tree, ...], context: Context, *, stop_at: bool) -> Any:
     value: Any = None
     for part in parts:
-        value = _value(part, context)
+        value = _evaluate(part, context)
         if is_true(value) is stop_at:
             break
     return value
@@ -156,14 +162,14 @@ def loosely_equal(one: Any, other: Any) -> bool:
 
 
 def as_text(value: Any) -> str:
-    """Format a value for a template: true, 3, "" for null, JSON for lists and mappings."""
+    """Format a value for a template, as in `true` or `3`: "" for null, JSON for lists and mappings."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - floats are exact integers below it
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - smaller floats hold integers exactly
         return str(int(value))
     if isinstance(value, (int, float)):
         return str(value)

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backstay.errors import BadExpression
+from backstay.errors import BadExpression, RunTooLarge
 from backstay.workflow.expressions.expression import Context, Expression, as_text, parse
 
 OPEN, CLOSE = "${{", "}}"
 #: Limit of expressions per text.
 MOST = 1000
+#: Limit of the rendered texts of one job, in characters together. A text may repeat a variable that repeats another one
+#: (exponential growth), so the limit is checked before a text is built.
+LARGEST_RENDERED = 1024 * 1024
+#: An expression counts for this many characters even if its value is empty, since evaluating it takes time.
+EXPRESSION_COST = 200
+
+
+class TextBudget:
+    """Counts the characters that the templates of one job, or of one run, render to. What is spent here is spent from
+    the budget `whole`, too. `what` names the job or the run in the error.
+    """
+
+    __slots__ = ("_left", "_limit", "_what", "_whole")
+
+    def __init__(self, what: str = "a text", limit: int = LARGEST_RENDERED, whole: TextBudget | None = None) -> None:
+        self._what = what
+        self._limit = self._left = limit
+        self._whole = whole
+
+    def spend(self, characters: int) -> None:
+        """Count characters of a text that is about to be built. Raises RunTooLarge."""
+        self._left -= characters
+        if self._left < 0:
+            raise RunTooLarge(what=f"the text of {self._what} after its expressions are filled in", limit=self._limit)
+        if self._whole is not None:
+            self._whole.spend(characters)
 
 
 class Template(Struct, frozen=True):
@@ -24,8 +52,18 @@ class Template(Struct, frozen=True):
     def expressions(self) -> tuple[Expression, ...]:
         return tuple(part for part in self.parts if isinstance(part, Expression))
 
-    def render(self, context: Context) -> str:
-        return "".join(part if isinstance(part, str) else as_text(part.value(context)) for part in self.parts)
+    def render(self, context: Context, budget: TextBudget) -> str:
+        """Evaluate the expressions and join the parts. Raises RunTooLarge."""
+        texts: list[str] = []
+        for part in self.parts:
+            if isinstance(part, str):
+                text = part
+            else:
+                budget.spend(EXPRESSION_COST)
+                text = as_text(part.evaluate(context))
+            budget.spend(len(text))
+            texts.append(text)
+        return "".join(texts)
 
 
 def parse_template(text: str) -> Template:
@@ -85,19 +123,26 @@ def _find_end(text: str, place: int) -> int:
 
 
 def _excerpt(text: str, at: int) -> str:
-    """Return the text around an offset, or all of a short text."""
+    """Return the part of a template that an error message quotes: the text around an offset, or all of a short text."""
     return text if len(text) <= 80 else "…" + text[max(0, at - 20) : at + 40] + "…"  # noqa: PLR2004 - one line of a terminal
 
 
-def interpolate(text: str, context: Context) -> str:
-    """Render a text. Most texts have no expression and are returned as they are."""
-    return parse_template(text).render(context) if OPEN in text else text
+def interpolate(text: str, context: Context, budget: TextBudget | None = None) -> str:
+    """Render a text. A text without expressions is returned unchanged. Texts that belong together share a budget; a
+    text without one may have LARGEST_RENDERED characters. Raises RunTooLarge.
+    """
+    budget = budget or TextBudget()
+    if OPEN in text:
+        return parse_template(text).render(context, budget)
+    budget.spend(len(text))
+    return text
 
 
-def interpolate_env(env: Mapping[str, str], context: Context) -> dict[str, str]:
-    """Render variables in order: a later one may refer to an earlier one as `env.<name>`."""
-    known = dict(context.env)
+def interpolate_env(env: Mapping[str, str], context: Context, budget: TextBudget | None = None) -> dict[str, str]:
+    """Render variables in order: a later one may refer to an earlier one as `env.<name>`. Raises RunTooLarge."""
+    budget = budget or TextBudget()
     filled: dict[str, str] = {}
+    known = replace(context, env=ChainMap(filled, cast("dict[str, str]", context.env)))
     for name, value in env.items():
-        filled[name] = known[name] = interpolate(value, replace(context, env=known))
+        filled[name] = interpolate(value, known, budget)
     return filled

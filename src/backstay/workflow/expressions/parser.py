@@ -11,9 +11,9 @@ from backstay.workflow.expressions.tree import And, Compare, Constant, Not, Or, 
 
 #: Limits of one expression: characters, and nesting of parentheses and negations.
 LONGEST, DEEPEST = 4000, 50
-#: Status functions: they test the results of the jobs upstream.
+#: Status functions. They test the results of the needed jobs or, in a step, of the earlier steps.
 FUNCTIONS = ("always", "failure", "success", "cancelled")
-#: First names of a reference, with the shapes that references may have.
+#: Roots (the first names) of references, each with the forms that its references may have.
 ROOTS: dict[str, str] = {
     "needs": "needs.<job>.result or needs.<job>.outputs.<key>",
     "inputs": "inputs.<name>",
@@ -22,9 +22,10 @@ ROOTS: dict[str, str] = {
     "outputs": "outputs.<key>",
 }
 
+# The quantifiers of numbers are possessive: backtracking over many digits would take quadratic time (ReDoS).
 _TOKEN = re.compile(
     r"""\s*(?:
-    (?P<number>-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    (?P<number>-?(?:\d++\.?+\d*+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.]))
   | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
   | (?P<name>[A-Za-z_][\w-]*)
   | (?P<sign>==|!=|&&|\|\||[!().])
@@ -46,7 +47,9 @@ _HINTS = {
 
 
 class Parser:
-    """Parses one expression. Errors quote `shown`, in which `text` begins at `offset`."""
+    """Parses the expression `text`. It is a part of `shown`, the text that the user wrote, and begins there at
+    `offset`: errors quote `shown` with a position in it.
+    """
 
     def __init__(self, shown: str, text: str, offset: int) -> None:
         self._shown = shown

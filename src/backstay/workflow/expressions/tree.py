@@ -1,4 +1,4 @@
-"""Nodes of the syntax tree of an expression. `at` is the offset in the source."""
+"""Nodes of the syntax tree of an expression. `at` is the offset of the node in the expression's text."""
 
 from __future__ import annotations
 

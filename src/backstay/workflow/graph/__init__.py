@@ -1,1 +1,1 @@
-"""The reference model of a run: tests hold every engine's transitions to it."""
+"""The reference model of a run: property tests compare every engine's transitions with it."""

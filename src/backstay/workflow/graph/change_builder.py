@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from backstay.job.model import FINAL, State
 from backstay.job.run_model import FINISHED
-from backstay.workflow.graph.state import RETRYABLE, UNSUCCESSFUL, ChainOutcome, Changes, GraphState, Node
+from backstay.job.run_status import final_status
+from backstay.workflow.graph.state import RETRYABLE, UNSUCCESSFUL, ChainOutcome, GraphChanges, GraphState, JobNode
 
 
 class ChangeBuilder:
@@ -18,19 +19,21 @@ class ChangeBuilder:
         #: New states of the jobs that change state.
         self._states: dict[str, State] = {}
         self._tainted: set[str] = set()
-        self._added: dict[str, Node] = {}
+        self._added: dict[str, JobNode] = {}
         self._tails: dict[str, str] = {}
         self._dependents: dict[str, list[str]] = {}
         self._ended: dict[tuple[str, str], ChainOutcome] = {}
         self._waits: dict[tuple[str, str], None] = {}
-        #: By job: how many blockers (and how many failed ones) this event ends, relative to the graph's counts.
+        #: By job: how many of its blockers this event ends, minus those that it reopens.
         self._ended_delta: dict[str, int] = {}
+        #: By job: how many of its blockers this event ends as failed, minus the failed ones that it reopens.
         self._failed_delta: dict[str, int] = {}
         self._jobs_to_stop: list[str] = []
         self._cancelling: bool | None = None
         self._reopens = False
         self._open = graph.open
         self._failures = graph.failures
+        self._cancelled = graph.cancelled
         self._edges_visited = 0
 
     # ── reads ──
@@ -41,7 +44,7 @@ class ChangeBuilder:
         cell = self._graph.jobs.get(id_)
         return None if cell is None else cell.state
 
-    def node(self, id_: str) -> Node:
+    def node(self, id_: str) -> JobNode:
         return self._added[id_] if id_ in self._added else self._graph.jobs[id_].node
 
     def _count_open_blockers(self, id_: str) -> int:
@@ -79,9 +82,10 @@ class ChangeBuilder:
         self._open += (before in FINAL) - (state in FINAL)
         if not node.soft:
             self._failures += (state == "failed") - (before == "failed")
+        self._cancelled += (state == "cancelled") - (before == "cancelled")
         self._states[id_] = state
 
-    def add(self, node: Node) -> None:
+    def add(self, node: JobNode) -> None:
         self._added[node.id] = node
         self._tails[node.chain or node.id] = node.id
         self._states[node.id] = "blocked"
@@ -92,8 +96,8 @@ class ChangeBuilder:
             self._waits[node.id, chain] = None
 
     def admit(self, id_: str) -> None:
-        """Give a new job its first state: cancelled if the run is being cancelled, skipped or blocked by its blockers,
-        else pending.
+        """Give a new job its first state. Cancelled: the run is being cancelled. Skipped: the outcomes of its ended
+        blockers do not satisfy its `when`. Blocked: a blocker has not ended. Otherwise pending.
         """
         node = self.node(id_)
         if self.state(id_) in FINAL:
@@ -103,7 +107,7 @@ class ChangeBuilder:
             self._edges_visited += 1
             tail = self._tail(chain)
             if self.state(tail) in FINAL and self._waits_for(id_, chain):
-                outcome = self._outcome(tail)
+                outcome = self._chain_outcome(tail)
                 self._record_outcome(id_, chain, outcome)
                 has_unsuccessful = has_unsuccessful or outcome in UNSUCCESSFUL
         if self._graph.cancelling:
@@ -113,7 +117,7 @@ class ChangeBuilder:
         else:
             self._unblock_or_skip(id_)
 
-    def complete(self, id_: str, following: Node | None, adds: tuple[Node, ...]) -> None:
+    def complete(self, id_: str, following: JobNode | None, adds: tuple[JobNode, ...]) -> None:
         for node in adds:
             self.add(node)
         for node in adds:
@@ -123,11 +127,11 @@ class ChangeBuilder:
             return
         self.move(id_, "completed")
         chain = self._graph.jobs[id_].chain
-        self.add(Node(following.id, following.after, following.when, following.soft, chain))
+        self.add(JobNode(following.id, following.after, following.when, following.soft, chain))
         self.admit(following.id)
 
-    def _outcome(self, id_: str) -> ChainOutcome:
-        """Return how the end of a chain's last job counts for the jobs that wait for the chain."""
+    def _chain_outcome(self, id_: str) -> ChainOutcome:
+        """Return the outcome of a chain whose last job, `id_`, has ended: it decides what happens to its dependents."""
         state = self.state(id_)
         if state == "completed":
             return "completed"
@@ -143,8 +147,8 @@ class ChangeBuilder:
         self._failed_delta[id_] = self._failed_delta.get(id_, 0) + (outcome == "failed")
 
     def _unblock_or_skip(self, id_: str) -> None:
-        """Move a job that no blocker skips: to blocked while blockers are open, else to pending; with `any_failure` and
-        no failed blocker, to skipped.
+        """Move a job to blocked if a blocker is still open. If all have ended, move it to pending or, if it requires
+        `any_failure` and none failed, to skipped.
         """
         if self._count_open_blockers(id_):
             if self.state(id_) != "blocked":
@@ -167,7 +171,7 @@ class ChangeBuilder:
             chain = self.node(job).chain or job
             if self._tail(chain) != job:
                 continue
-            outcome = self._outcome(job)
+            outcome = self._chain_outcome(job)
             for waiter in self._iter_dependents(chain):
                 if not self._waits_for(waiter, chain):
                     continue
@@ -203,10 +207,12 @@ class ChangeBuilder:
                 if self._waits_for(waiter, chain):
                     self._record_outcome(waiter, chain, "ended")
 
-    def retry(self, ids: list[str]) -> None:
-        """Reopen these jobs and the jobs that were skipped because of them. Each reopened job waits for every blocker
-        that has not ended or is reopened with it. A dependent that failed or was cancelled itself keeps its state, but
-        waits for the reopened chain again, so that a later retry of it sees the new outcome.
+    def retry(self, ids: list[str], *, rerun: bool) -> None:
+        """Reopen the jobs `ids`, and the jobs that were skipped because of them. A reopened job waits for each of its
+        blockers that has not ended; in a rerun, also for each that is reopened with it. (A job that is retried alone
+        starts even if it waits for the chain of a job that was skipped because of it: neither would ever start.) A
+        dependent that failed or was cancelled is not reopened. It keeps its state, but it waits for the reopened chain
+        again: if it is retried later, it sees the new outcome.
         """
         if not ids or (self._graph.cancelling and self._graph.status not in FINISHED):
             return
@@ -214,6 +220,8 @@ class ChangeBuilder:
         self._cancelling = False if self._graph.cancelling else None
         for id_ in ids:
             self.move(id_, "blocked")
+        if not rerun:
+            self._reopen_open_blockers(ids)
         left: dict[str, int] = {}
         back: set[str] = set()
         queue = deque(ids)
@@ -236,13 +244,19 @@ class ChangeBuilder:
                     self.move(waiter, "blocked")
                     back.add(waiter)
                     queue.append(waiter)
+        if rerun:
+            self._reopen_open_blockers(ids)
+        for id_ in ids:
+            if not self._count_open_blockers(id_):
+                self.move(id_, "pending")
+
+    def _reopen_open_blockers(self, ids: list[str]) -> None:
+        """Make the jobs `ids` wait for each of their blockers that has not ended."""
         for id_ in ids:
             for chain in self.node(id_).after:
                 self._edges_visited += 1
                 if self.state(self._tail(chain)) not in FINAL and not self._waits_for(id_, chain):
                     self._reopen_dependency(id_, chain)
-            if not self._count_open_blockers(id_):
-                self.move(id_, "pending")
 
     def _reopen_dependency(self, id_: str, chain: str) -> None:
         self._waits[id_, chain] = None
@@ -250,15 +264,15 @@ class ChangeBuilder:
         if self._graph.jobs[id_].uncompleted.get(chain) == "failed":
             self._failed_delta[id_] = self._failed_delta.get(id_, 0) - 1
 
-    def changes(self) -> Changes:
+    def changes(self) -> GraphChanges:
         graph = self._graph
         cancelling = graph.cancelling if self._cancelling is None else self._cancelling
         status = graph.status
         if self._open == 0 and (status not in FINISHED or self._states):
-            status = "cancelled" if cancelling else "failure" if self._failures else "success"
+            status = final_status(hard_failures=self._failures, cancelled=self._cancelled, cancel_requested=cancelling)
         elif (self._reopens and status in FINISHED) or "running" in self._states.values():
             status = "running"
-        return Changes(
+        return GraphChanges(
             moves=tuple(self._states.items()),
             tainted=frozenset(self._tainted),
             ended=tuple((id_, chain, outcome) for (id_, chain), outcome in self._ended.items()),

@@ -1,12 +1,13 @@
 """Reference model of a run: `advance(graph, event) -> changes`, a pure function without I/O or clock.
 
-No production code imports it. The stores implement the same transitions in SQL and Lua, and property tests hold every
-engine's transitions to this model. `advance` visits only the edges of the jobs that it moves, so the total cost of a
-run is linear in its jobs and edges.
+No production code imports it. The stores implement the same transitions in SQL and Lua, and property tests compare
+every engine's transitions with this model. `advance` visits only the edges of the jobs whose state it changes, so the
+total cost of a run is linear in its jobs and edges.
 
-Jobs wait for chains; a chain ends with its last job. A chain that ends without completing skips its `all_success`
-dependents at once, even while their other blockers still run. A failed job, and a job that was skipped because of a
-failure, satisfy their `any_failure` dependents. A soft job's failure counts as completed.
+Jobs wait for chains. A chain is a job and the jobs that continue it; it ends with its last job. A chain that ends
+without completing skips its `all_success` dependents at once, even while their other blockers still run. A failed job,
+and a job that was skipped because of a failure, satisfy their `any_failure` dependents. The failure of a job with
+`soft=True` counts as completed.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from backstay.workflow.graph.change_builder import ChangeBuilder
 from backstay.workflow.graph.state import (
     RETRYABLE,
     UNSUCCESSFUL,
-    Cancelled,
-    Changes,
-    Completed,
-    Event,
-    Failed,
     FailedRerun,
+    GraphChanges,
+    GraphEvent,
     GraphState,
-    Node,
-    Requeued,
-    Retried,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobNode,
+    JobRequeued,
+    JobRetried,
+    JobSkipped,
+    JobStarted,
     RunCancelled,
-    Skipped,
-    Started,
 )
 
 __all__ = [
-    "Cancelled",
-    "Changes",
-    "Completed",
-    "Event",
-    "Failed",
     "FailedRerun",
     "Graph",
-    "Node",
-    "Requeued",
-    "Retried",
+    "GraphChanges",
+    "GraphEvent",
+    "JobCancelled",
+    "JobCompleted",
+    "JobFailed",
+    "JobNode",
+    "JobRequeued",
+    "JobRetried",
+    "JobSkipped",
+    "JobStarted",
     "RunCancelled",
-    "Skipped",
-    "Started",
     "advance",
     "would_skip_again",
 ]
@@ -56,57 +57,55 @@ __all__ = [
 class Graph(GraphState):
     """A run's jobs and their states, built from its nodes. Only `apply` mutates it."""
 
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[JobNode] = ()) -> None:
         super().__init__()
         self.apply(_initial_changes(self, tuple(nodes)))
 
     @classmethod
     def of(cls, jobs: Sequence[NewJob]) -> Graph:
         """Build the graph of a run's jobs."""
-        return cls(Node(job.id, job.after, job.when, job.soft, job.chain) for job in jobs)
+        return cls(JobNode(job.id, job.after, job.when, job.soft, job.chain) for job in jobs)
 
 
-def advance(graph: Graph, event: Event) -> Changes:
-    """Return the changes that an event makes. An event that does not fit the job's state (a stale one) changes
-    nothing.
-    """
+def advance(graph: Graph, event: GraphEvent) -> GraphChanges:
+    """Return the changes of an event. A stale event, such as the end of a job that does not run, changes nothing."""
     builder = ChangeBuilder(graph)
     match event:
-        case Started(job):
+        case JobStarted(job):
             if builder.state(job) == "pending":
                 builder.move(job, "running")
-        case Requeued(job):
+        case JobRequeued(job):
             if builder.state(job) == "running":
                 # A late failure must not requeue a job of a run that is being cancelled.
                 builder.end(job, "cancelled") if graph.cancelling else builder.move(job, "pending")
-        case Completed(job, following, adds):
+        case JobCompleted(job, following, adds):
             if builder.state(job) == "running":
                 builder.complete(job, following, adds)
-        case Failed(job):
+        case JobFailed(job):
             if builder.state(job) == "running":
                 builder.end(job, "cancelled" if graph.cancelling else "failed")
-        case Skipped(job):
+        case JobSkipped(job):
             if builder.state(job) == "running":
                 builder.end(job, "cancelled" if graph.cancelling else "skipped")
-        case Cancelled(job):
+        case JobCancelled(job):
             if builder.state(job) not in (*FINAL, None):
                 builder.end(job, "cancelled")
         case RunCancelled():
             builder.cancel_run()
-        case Retried(job):
+        case JobRetried(job):
             if builder.state(job) in RETRYABLE and not would_skip_again(graph, job):
-                builder.retry([job])
+                builder.retry([job], rerun=False)
         case FailedRerun():
             if graph.status in FINISHED:
                 again = [id_ for id_, cell in graph.jobs.items() if cell.state in ("failed", "cancelled")]
-                builder.retry(again)
+                builder.retry(again, rerun=True)
     return builder.changes()
 
 
 def would_skip_again(graph: Graph, job: str) -> bool:
-    """Whether a retry of an ended job would skip it again at once: with `all_success`, when a blocker ended without
-    success and was not reopened; with `any_failure`, when all blockers ended and none failed. A job that failed did
-    start, so it may be retried whatever its blockers' states are.
+    """Whether an ended job would be skipped at once if it were retried. A job with `all_success` would be, if one of
+    its blockers has ended without success (and was not reopened since). A job with `any_failure` would be, if all its
+    blockers have ended and none failed. A failed job never would be: its condition was satisfied when it started.
     """
     cell = graph.jobs[job]
     if cell.state == "failed" or cell.node.when == "all_done":
@@ -118,7 +117,7 @@ def would_skip_again(graph: Graph, job: str) -> bool:
     return len(over) == len(cell.node.after) and "failed" not in outcomes
 
 
-def _initial_changes(graph: GraphState, nodes: tuple[Node, ...]) -> Changes:
+def _initial_changes(graph: GraphState, nodes: tuple[JobNode, ...]) -> GraphChanges:
     builder = ChangeBuilder(graph)
     for node in nodes:
         builder.add(node)

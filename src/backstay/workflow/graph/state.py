@@ -10,8 +10,9 @@ from msgspec import Struct
 from backstay.job.model import FINAL, State, When
 from backstay.job.run_model import RunStatus
 
-#: How a chain's end counts for the jobs that wait for it. "completed"; "soft": failed, but soft; "ended": cancelled or
-#: skipped without a failure; "failed": failed, or skipped because of a failure.
+#: The outcome of an ended chain, for the jobs that wait for it. It follows from the last job of the chain:
+#: "completed": the job completed. "soft": it failed, but it has `soft=True`. "failed": it failed, or it was skipped
+#: because a job upstream failed. "ended": it was cancelled, or skipped for another reason.
 ChainOutcome = Literal["completed", "soft", "ended", "failed"]
 
 
@@ -20,62 +21,66 @@ UNSUCCESSFUL: tuple[ChainOutcome, ...] = ("ended", "failed")
 RETRYABLE: tuple[State, ...] = ("failed", "cancelled", "skipped")
 
 
-class Node(Struct, frozen=True):
+class JobNode(Struct, frozen=True):
     """A job with the fields that the graph needs."""
 
     id: str
-    #: Chains that must end before it starts.
+    #: Chains that must end before the job starts. A chain is a job and the jobs that continue it.
     after: tuple[str, ...] = ()
     when: When = "all_success"
     soft: bool = False
-    #: The first job of its chain; "": itself.
+    #: The id of the first job of the chain that this job belongs to; "": this job is the first.
     chain: str = ""
 
 
-class Started(Struct, frozen=True):
+class JobStarted(Struct, frozen=True):
     """A worker claimed the job."""
 
     job: str
 
 
-class Requeued(Struct, frozen=True):
+class JobRequeued(Struct, frozen=True):
     """The job became claimable again: a retry, a snooze or an expired lease."""
 
     job: str
 
 
-class Completed(Struct, frozen=True):
-    """The job completed. `next` continues its chain; `adds` are created first, so `next` may wait for them."""
+class JobCompleted(Struct, frozen=True):
+    """The job completed.
+
+    next: the job that continues its chain; None: the chain ends.
+    adds: further jobs that are added to the run. They are added before `next`, so `next` may wait for them.
+    """
 
     job: str
-    next: Node | None = None
-    adds: tuple[Node, ...] = ()
+    next: JobNode | None = None
+    adds: tuple[JobNode, ...] = ()
 
 
-class Failed(Struct, frozen=True):
+class JobFailed(Struct, frozen=True):
     """The job failed, with no attempts left."""
 
     job: str
 
 
-class Skipped(Struct, frozen=True):
+class JobSkipped(Struct, frozen=True):
     """The job's handler skipped it."""
 
     job: str
 
 
-class Cancelled(Struct, frozen=True):
+class JobCancelled(Struct, frozen=True):
     """The job was cancelled, by a caller or by its own handler."""
 
     job: str
 
 
 class RunCancelled(Struct, frozen=True):
-    """The run was cancelled: idle jobs are cancelled, running jobs are asked to stop."""
+    """The run was cancelled: running jobs are asked to stop, all other unfinished jobs are cancelled."""
 
 
-class Retried(Struct, frozen=True):
-    """A failed, cancelled or skipped job is retried, unless it would be skipped again at once."""
+class JobRetried(Struct, frozen=True):
+    """A failed, cancelled or skipped job is retried. No effect if its blockers would skip it at once."""
 
     job: str
 
@@ -84,20 +89,30 @@ class FailedRerun(Struct, frozen=True):
     """All failed and cancelled jobs of a finished run are retried."""
 
 
-Event = Started | Requeued | Completed | Failed | Skipped | Cancelled | RunCancelled | Retried | FailedRerun
+GraphEvent = (
+    JobStarted
+    | JobRequeued
+    | JobCompleted
+    | JobFailed
+    | JobSkipped
+    | JobCancelled
+    | RunCancelled
+    | JobRetried
+    | FailedRerun
+)
 
 
 @dataclass(eq=False, slots=True)
 class NodeState:
     """A node with its current state."""
 
-    node: Node
+    node: JobNode
     state: State = "blocked"
-    #: Chains that have not ended.
+    #: Chains that the job waits for and that have not ended.
     waits: set[str] = field(default_factory=set[str])
-    #: Ended chains that did not complete, and their outcomes.
+    #: By chain: the outcomes of those chains that this job waited for and that ended without completing.
     uncompleted: dict[str, ChainOutcome] = field(default_factory=dict[str, "ChainOutcome"])
-    #: It was skipped because a job upstream failed.
+    #: True: the job was skipped because a job upstream failed.
     tainted: bool = False
 
     @property
@@ -105,7 +120,7 @@ class NodeState:
         return self.node.chain or self.node.id
 
 
-class Changes(Struct, frozen=True):
+class GraphChanges(Struct, frozen=True):
     """The changes that one event makes. `GraphState.apply` writes them."""
 
     #: (job, new state).
@@ -114,9 +129,9 @@ class Changes(Struct, frozen=True):
     tainted: frozenset[str] = frozenset()
     #: (job, chain that it waited for, outcome of that chain).
     ended: tuple[tuple[str, str, ChainOutcome], ...] = ()
-    #: (job, chain): the job waits for the chain (again).
+    #: (job, chain): from now on the job waits for the chain, because the job is new or a retry reopened the chain.
     waits: tuple[tuple[str, str], ...] = ()
-    added: tuple[Node, ...] = ()
+    added: tuple[JobNode, ...] = ()
     #: Running jobs to be asked to stop.
     stop: tuple[str, ...] = ()
     #: None: unchanged.
@@ -131,14 +146,18 @@ class GraphState:
 
     def __init__(self) -> None:
         self.jobs: dict[str, NodeState] = {}
-        #: By chain: its last job; and the jobs that wait or waited for it.
+        #: The last job of each chain.
         self.tails: dict[str, str] = {}
+        #: By chain: the jobs that wait or waited for it.
         self.dependents: dict[str, list[str]] = {}
         self.status: RunStatus = "queued"
         self.cancelling = False
-        #: Number of jobs that have not ended, and of failed jobs that are not soft.
+        #: Number of jobs that have not ended.
         self.open = 0
+        #: Number of failed jobs that are not soft.
         self.failures = 0
+        #: Number of cancelled jobs.
+        self.cancelled = 0
 
     @property
     def states(self) -> dict[str, State]:
@@ -148,8 +167,8 @@ class GraphState:
         """Return the jobs that a worker can claim."""
         return [id_ for id_, cell in self.jobs.items() if cell.state == "pending"]
 
-    def apply(self, changes: Changes) -> None:
-        """Write the changes that `advance` returned. Must happen before the next `advance`."""
+    def apply(self, changes: GraphChanges) -> None:
+        """Write the changes that `advance` returned. Call it before the next `advance`."""
         for node in changes.added:
             cell = NodeState(node)
             self.jobs[node.id] = cell
@@ -178,4 +197,5 @@ class GraphState:
         self.open += (cell.state in FINAL) - (state in FINAL)
         if not cell.node.soft:
             self.failures += (state == "failed") - (cell.state == "failed")
+        self.cancelled += (state == "cancelled") - (cell.state == "cancelled")
         cell.state = state

@@ -1,4 +1,6 @@
-"""Split the `if` of a job into the condition that the store checks and the expression that a decide job evaluates."""
+"""Split the `if` of a job into the condition that the store checks and the expression that a decide job, an internal
+job before the job itself, evaluates.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ _STORE_CONDITIONS: dict[str, When] = {"success": "all_success", "always": "all_d
 
 
 class Condition(Struct, frozen=True):
-    """`when`: checked by the store. `text`: the expression that is evaluated once `when` holds; "": none."""
+    """A compiled `if`.
+
+    when: the part of the condition that the store checks.
+    text: the expression that a decide job (an internal job) evaluates once `when` holds; "": there is none.
+    """
 
     when: When = "all_success"
     text: str = ""
@@ -30,6 +36,6 @@ def compile_condition(text: str, *, needs: bool = True) -> Condition:
 
 
 def _store_condition(expression: Expression) -> When:
-    # An expression with a status function must be evaluated whatever the blockers' results are. Any other implies
-    # success(): the store checks that, and so records that the failure caused the skip.
+    # An expression with a status function must be evaluated after any result of the blockers. Any other expression
+    # implies success(). The store checks that itself, and then records that a failure caused the skip.
     return "all_done" if expression.has_status_call else "all_success"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from backstay.errors import BadInput
 from backstay.workflow.definition import Input, Scalar, Workflow
-from backstay.workflow.document.problems import suggest
+from backstay.workflow.document.effort import Hints
+from backstay.workflow.document.nodes import quote
 
+#: The largest number of unknown inputs that an error names.
+MOST_NAMED = 20
 #: Largest text input, in bytes.
 LARGEST_INPUT = 64 * 1024
 #: Largest integer input: engines do not store larger integers exactly.
@@ -16,9 +20,15 @@ LARGEST_NUMBER = 2**63 - 1
 
 
 def validate_inputs(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return all inputs, with defaults for those not given. Raises BadInput, which names every wrong input."""
+    """Return all inputs, with defaults for those not given. Raises BadInput, which names every wrong input; of unknown
+    ones, the first MOST_NAMED.
+    """
     known = workflow.inputs
-    wrong = [f"unknown input {name!r}{suggest(str(name), known)}" for name in given if name not in known]
+    hints = Hints()
+    unknown = (str(name) for name in given if name not in known)
+    wrong = [f"unknown input {quote(name)}{hints.suggest(name, known)}" for name in islice(unknown, MOST_NAMED)]
+    if more := sum(1 for _ in unknown):
+        wrong.append(f"{more} more unknown inputs")
     values: dict[str, Scalar] = {}
     for name, spec in workflow.inputs.items():
         if name not in given:
@@ -37,7 +47,8 @@ def validate_inputs(workflow: Workflow, given: Mapping[str, Any]) -> dict[str, S
 
 def coerce_input(given: Any, spec: Input) -> Scalar:
     """Convert a value to the input's declared type. Text is accepted for every type: command lines and forms send only
-    text. Raises ValueError, whose message follows the input's name.
+    text. Raises ValueError. Its message, such as "must be true or false", continues a sentence that begins with the
+    input's name.
     """
     if given is not None and not isinstance(given, (str, int, float, bool)):
         raise ValueError(f"must be text, a number or a boolean; got {type(given).__name__}")

@@ -1,7 +1,9 @@
 """Internal jobs of a run. Every worker runs them, on its event loop.
 
-decide: evaluates the condition of a job and renders its command, then continues the chain with the job or skips it.
-map: creates one job per item of a list that an upstream job returned. gather: collects their results into a list.
+decide: the first job of a chain. It evaluates the condition of another job and renders that job's command. Then it
+    continues the chain with that job or, if the condition does not hold, ends as skipped.
+map: creates one job per item of a list that an upstream job returned.
+gather: continues the chain of a map job. It collects the results of the created jobs into a list.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from backstay.errors import BadArgument, WorkflowError
+from backstay.errors import BadArgument, RunTooLarge, WorkflowError
 from backstay.job import metadata
 from backstay.job.api.context import continue_chain, current_job
 from backstay.job.api.definition import BaseJobType
@@ -30,14 +32,16 @@ from backstay.runtime.core import Core
 from backstay.runtime.serialization import PLAIN_CODEC
 from backstay.workflow.command import spec as command_spec
 from backstay.workflow.command.render import render_command
+from backstay.workflow.command.spec import LARGEST as LARGEST_COMMAND
 from backstay.workflow.expressions.expression import Context, as_text, parse
+from backstay.workflow.expressions.interpolation import LARGEST_RENDERED, TextBudget
 from backstay.workflow.planning.needs import load_needs
 
-#: Items of one map. A longer list is probably a mistake, and the run must have room for its other jobs.
+#: The most items of one map. A longer list is probably a mistake, and the run must have room for its other jobs.
 MOST_ITEMS = LARGEST_RUN // 2
 #: Retries of an internal job, so that it survives a short outage of the engine.
 RETRIES = 5
-#: Longer items are numbered in the keys of their jobs.
+#: If an item has more characters, the keys of the map's jobs contain numbers instead, as in "test (0)".
 LONGEST_ITEM = 40
 MSGPACK_NULL = b"\xc0"
 
@@ -58,22 +62,25 @@ def map_keys(key: str, items: Sequence[Any]) -> list[str]:
 class DecidePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of a decide job."""
 
-    #: Continues the chain if the condition holds.
+    #: The planned job, which continues the chain if the condition holds.
     job: NewJob
-    #: "": always run the job; only its command has to be rendered.
+    #: The expression to evaluate. "": there is none, and the decide job only renders the command.
     condition: str = ""
-    #: By job of the definition: its chains.
+    #: The ids of the needed jobs' chains, by the names that expressions use for these jobs.
     needs: dict[str, tuple[str, ...]] = {}
     inputs: dict[str, Any] = {}
     matrix: dict[str, Any] = {}
+    #: Limit of the characters of the rendered command; 0: LARGEST_RENDERED.
+    text_limit: int = 0
 
 
 class MapPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of a map job."""
 
-    #: Template of each job. `fills` say where in its arguments upstream results go.
+    #: The template of the jobs that are created, one per item. Its arguments are incomplete: each created job gets its
+    #: item as `argument`, and upstream results where `fills` says.
     job: NewJob
-    #: The upstream result that is the list of items.
+    #: Says which upstream result, or which part of it, is the list of items.
     source: Fill
     #: The argument that receives the item.
     argument: str
@@ -82,7 +89,12 @@ class MapPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GatherPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a gather job: its chains in order. `soft`: a chain that did not complete gives None."""
+    """The arguments of a gather job, which collects the results of mapped jobs (one job per item) in a list.
+
+    chains: the ids of the mapped jobs, in the order of the items.
+    soft: if a mapped job did not complete, use None as its result (True) or fail the gather job (False).
+    key: the key of the map in the run.
+    """
 
     chains: tuple[str, ...]
     soft: bool
@@ -90,7 +102,9 @@ class GatherPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_internal_job(kind: str, plan: Any, like: NewJob, **changes: Any) -> NewJob:
-    """Build an internal job that takes the place of `like` in its run."""
+    """Build an internal job with the id, dependencies, condition and retention of the job `like`, whose place in the
+    run it takes.
+    """
     given: dict[str, Any] = {
         "id": like.id,
         "type": kind,
@@ -116,8 +130,12 @@ async def decide(core: Core, plan: DecidePlan) -> None:
     context = Context(needs=needs, inputs=plan.inputs, matrix=plan.matrix, failed=failed)
     job = plan.job
     if job.type == COMMAND:
-        spec = render_command(command_spec.decode(job.args), context)
+        template = command_spec.decode(job.args)
+        limit = plan.text_limit or LARGEST_RENDERED
+        spec = render_command(template, context, TextBudget(f"job {template.key!r}", limit))
         job = replace(job, args=command_spec.encode(spec))
+        if len(job.args) > LARGEST_COMMAND:
+            raise RunTooLarge(what=f"job {spec.key!r} with its inputs", limit=LARGEST_COMMAND, unit="bytes")
         context = replace(context, env=spec.env)
     if plan.condition and not parse(plan.condition).holds(context):
         raise Skip(f"condition does not hold: {plan.condition}")
@@ -175,7 +193,7 @@ async def gather(_: Core, plan: GatherPlan) -> Any:
 
 
 class InternalJobType(BaseJobType[..., Any]):
-    """A job type that is registered apart from the program's own."""
+    """The type of an internal job. It is registered in INTERNAL_JOB_TYPES, apart from the job types of the program."""
 
     def _register(self) -> None:
         self.core.services.get(INTERNAL_JOB_TYPES)[self.name] = self

@@ -8,20 +8,22 @@ from typing import Any, cast
 from backstay.job.flows import send
 from backstay.job.model import Job
 from backstay.job.store import JOB_STORE
-from backstay.job.view import plain
+from backstay.job.view import decode_plain
 from backstay.runtime.core import Core
 from backstay.workflow.expressions.expression import Need, Result, as_text
 from backstay.workflow.run import unpack_doc
 
-#: Limit of jobs that are read to find a failure further upstream.
-MOST_LOOKS = 1000
+#: The most chains that are read to find out whether a job upstream failed.
+MOST_READS = 1000
 
 _RESULTS: dict[str, Result] = {"completed": "success", "failed": "failure", "cancelled": "cancelled"}
 
 
 def decode_outputs(raw: bytes | None) -> dict[str, Any]:
-    """Decode a job's outputs by key: a mapping is used as it is; any other result is the output `result`."""
-    value: Any = plain(raw) if raw else None
+    """Decode a job's stored result into outputs by key. A mapping is used as it is; any other value becomes the only
+    output, `result`; without a result there are no outputs.
+    """
+    value: Any = decode_plain(raw) if raw else None
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     return {} if value is None else {"result": value}
@@ -33,7 +35,10 @@ def as_strings(outputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def merge_needs(parts: Sequence[Need]) -> Need:
-    """Merge the jobs of a matrix into one need: later outputs win, and the result is the worst of all."""
+    """Merge the results and outputs of all jobs of a matrix into one `Need`. If several jobs have an output of the same
+    name, that of the last job is used. The result is failure if any job failed, else cancelled if any was cancelled,
+    else skipped if all were skipped, else success.
+    """
     outputs: dict[str, Any] = {}
     for part in parts:
         outputs.update(part.outputs)
@@ -48,7 +53,8 @@ async def load_needs(
     core: Core, run: str, needs: Mapping[str, Sequence[str]], upstream: Mapping[str, bytes | None]
 ) -> tuple[dict[str, Need], bool]:
     """Return the result and outputs of each needed job, by its key in the definition, and whether any job upstream
-    failed. `upstream` has the results of completed jobs; only the other jobs are read from the store.
+    failed. `needs`: the chain ids of each needed job. `upstream`: the results of completed chains, as the claim
+    returned them; only chains that are not in it are read from the store.
     """
     lookup = _JobLookup(core, run)
     answer: dict[str, Need] = {}
@@ -60,10 +66,10 @@ async def load_needs(
             if raw is not None:
                 parts.append(Need("success", decode_outputs(raw)))
                 continue
-            last = await lookup.last(chain)
-            result = await lookup.result(last)
+            last = await lookup.last_job(chain)
+            result = await lookup.job_result(last)
             if result == "skipped" and last is not None:
-                failed = failed or await lookup.failed_before(last)
+                failed = failed or await lookup.was_skipped_by_failure(last)
             done = last is not None and last.state == "completed"
             parts.append(Need(result, decode_outputs(last.result) if last is not None and done else {}))
         answer[job] = merge_needs(parts)
@@ -79,12 +85,12 @@ class _JobLookup:
         self._seen: dict[str, Job | None] = {}
         self._soft: frozenset[str] | None = None
 
-    async def last(self, chain: str) -> Job | None:
+    async def last_job(self, chain: str) -> Job | None:
         if chain not in self._seen:
             self._seen[chain] = await send(self._core, self._core.services.get(JOB_STORE).watch(chain, chain=True))
         return self._seen[chain]
 
-    async def result(self, job: Job | None) -> Result:
+    async def job_result(self, job: Job | None) -> Result:
         if job is None:
             return "failure"
         if job.state == "failed" and await self._is_soft(job):
@@ -98,12 +104,12 @@ class _JobLookup:
             self._soft = frozenset(one.id for one in known if one.soft)
         return (job.chain or job.id) in self._soft
 
-    async def failed_before(self, job: Job) -> bool:
+    async def was_skipped_by_failure(self, job: Job) -> bool:
         """Whether a job was skipped because a job upstream failed."""
         queue = list(job.after)
-        while queue and len(self._seen) < MOST_LOOKS:
-            before = await self.last(queue.pop())
-            if await self.result(before) == "failure":
+        while queue and len(self._seen) < MOST_READS:
+            before = await self.last_job(queue.pop())
+            if await self.job_result(before) == "failure":
                 return True
             if before is not None and before.state == "skipped":
                 queue += [chain for chain in before.after if chain not in self._seen]

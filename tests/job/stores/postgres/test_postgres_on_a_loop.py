@@ -1,4 +1,6 @@
-"""What an event loop asks of the job tables is carried out on its own thread, and by another where that will not do."""
+"""Operations of an event loop on PostgreSQL run on the loop's own thread, unless they need several round trips or a
+large request: those run on another thread.
+"""
 
 from __future__ import annotations
 
@@ -8,230 +10,196 @@ from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
+from postgres_store_client import job, plan_run
 
 from backstay.engine.base import Ping
 from backstay.engine.postgres.address import parse
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.pipeline.pipeline import PipelineConnection
 from backstay.errors import Closed, OutcomeUnknown
-from backstay.job.ids import Ids
-from backstay.job.model import Claim, ExchangeCommand, Finish, NewJob
-from backstay.job.run_model import NewRun
-from backstay.job.stores.postgres.store import PostgresStore
 from backstay.testing.proxy import FaultProxy
 from backstay.testing.waiting import soon
 from support.event_loop import on_a_loop
+from support.store_client import StoreClient, finish
 
 pytestmark = pytest.mark.postgres
 
-SECOND = 1_000_000
-IDS = Ids()
 
+class LoopClient(StoreClient):
+    """A client that submits its operations on the running event loop."""
 
-def job(**fields):
-    return NewJob(id=IDS.new(0), type="work", **fields)
-
-
-@pytest.fixture
-def store(namespace):
-    return PostgresStore(namespace, namespace)
+    async def submit(self, verb, *args):
+        return await self.engine.submit(getattr(self.store, verb)(*args))
 
 
 @pytest.fixture
-def opened(backstay_postgres, namespace, store, at_threads):
-    """An engine, on whichever loop runs, with its connections open."""
+def opened(backstay_postgres, namespace, store, thread_names):
+    """Open a client on the running event loop, with its connections open."""
 
     @asynccontextmanager
-    async def opened(options="", by_way_of=str):
-        engine = PostgresEngine(parse(by_way_of(backstay_postgres.url) + options), namespace=namespace)
+    async def opened(options="", through=str):
+        engine = PostgresEngine(parse(through(backstay_postgres.url) + options), namespace=namespace)
         engine.correct_clock(await engine.submit(Ping()))
-        await engine.submit(store.enqueue(0, [job()]))
-        await step(engine, store, want=1)
-        at_threads.clear()
-        yield engine
+        client = LoopClient(engine, store, want=0)
+        await client.submit("enqueue", 0, [job()])
+        await client.submit("exchange", client.command(want=1))
+        thread_names.clear()
+        yield client
         await engine.close()
 
     return opened
 
 
 @pytest.fixture
-def at_threads(monkeypatch):
-    """Names of the threads on which rounds were carried out, but for those of a loop."""
-    seen = []
-    carry_out = PipelineConnection._send_round_trip
+def thread_names(monkeypatch):
+    """The names of the threads that send round trips; those that an event loop sends itself are not recorded."""
+    names = []
+    send = PipelineConnection._send_round_trip
 
-    def counted(self, session, procedures, **options):
-        seen.append(threading.current_thread().name)
-        carry_out(self, session, procedures, **options)
+    def record(self, session, procedures, **options):
+        names.append(threading.current_thread().name)
+        send(self, session, procedures, **options)
 
-    monkeypatch.setattr(PipelineConnection, "_send_round_trip", counted)
-    return seen
-
-
-async def step(engine, store, *, lane=0, **given):
-    return await engine.submit(store.exchange(command(engine, lane=lane, **given)))
-
-
-SEQ = iter(range(1, 1_000_000))
-
-
-def command(engine, *, lane=0, finishes=(), want=0):
-    return ExchangeCommand(
-        shard=0,
-        worker="w",
-        incarnation="i",
-        channel=lane,
-        seq=next(SEQ),
-        finishes=tuple(finishes),
-        claim=Claim(want=want, lease=30 * SECOND),
-        not_after=engine.now() + 30 * SECOND,
-    )
-
-
-def ends(jobs):
-    return [Finish(job=job.id, fence=job.fence, kind="complete") for job in jobs]
+    monkeypatch.setattr(PipelineConnection, "_send_round_trip", record)
+    return names
 
 
 @on_a_loop
-async def test_exchanges_and_enqueues_need_no_other_thread(opened, store, at_threads):
-    async with opened() as engine:
-        await engine.submit(store.enqueue(0, [job() for _ in range(30)]))
-        reply = await step(engine, store, want=30)
-        told = await step(engine, store, finishes=ends(reply.jobs))
-        assert (len(reply.jobs), set(told.verdicts)) == (30, {"ok"})
-        assert at_threads == []
+async def test_exchanges_and_enqueues_need_no_other_thread(opened, thread_names):
+    async with opened() as client:
+        await client.submit("enqueue", 0, [job() for _ in range(30)])
+        claimed = await client.submit("exchange", client.command(want=30))
+        finished = await client.submit("exchange", client.command(map(finish, claimed.jobs)))
+        assert (len(claimed.jobs), set(finished.verdicts)) == (30, {"ok"})
+        assert thread_names == []
 
 
 @on_a_loop
-async def test_commands_submitted_during_a_round_trip_form_the_next_batch(opened, store, at_threads):
-    async with opened() as engine:
-        made = await asyncio.gather(*[_later(n, engine.submit, store.enqueue(0, [job()])) for n in range(40)])
+async def test_commands_submitted_during_a_round_trip_form_the_next_batch(opened, thread_names):
+    async with opened() as client:
+        made = await asyncio.gather(*[after_turns(n, client.submit("enqueue", 0, [job()])) for n in range(40)])
         assert {one.state for (one,) in made} == {"pending"}
-        assert at_threads == []
+        assert thread_names == []
 
 
-def _said(things):
-    async def said():
-        return things
-
-    return said
-
-
-async def _later(turns, call, *args):
+async def after_turns(turns, coroutine):
+    """Await a coroutine after the given number of turns of the event loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
-    return await call(*args)
+    return await coroutine
 
 
 @on_a_loop
-async def test_a_transaction_of_several_round_trips_runs_on_a_thread(opened, store, at_threads):
-    async with opened() as engine:
-        run = IDS.new(0)
-        await engine.submit(store.start_run(NewRun(id=run, workflow="w", jobs=(job(run=run),))))
-        assert at_threads
-        assert "MainThread" not in at_threads
+async def test_a_transaction_of_several_round_trips_runs_on_a_thread(opened, thread_names):
+    async with opened() as client:
+        await client.submit("start_run", plan_run(()))
+        assert thread_names
+        assert "MainThread" not in thread_names
 
 
 @on_a_loop
-async def test_a_request_larger_than_one_write_runs_on_a_thread(opened, store):
-    async with opened() as engine:
+async def test_a_request_larger_than_one_write_runs_on_a_thread(opened):
+    async with opened() as client:
         args = bytes(200_000)
         jobs = [job(args=args) for _ in range(200)]
-        made = await engine.submit(store.enqueue(0, jobs))
+        made = await client.submit("enqueue", 0, jobs)
         assert {one.state for one in made} == {"pending"}
 
 
 @on_a_loop
-async def test_a_blocked_loop_does_not_block_commands_of_other_threads(opened, store):
+async def test_a_blocked_loop_does_not_block_commands_of_other_threads(opened):
     """The loop does not read the reply of its exchange; a thread sends another exchange for the same channel."""
-    async with opened() as engine:
-        await engine.submit(store.enqueue(0, [job()]))
-        under_way = engine.submit(store.exchange(command(engine, want=1)))
-        answers = []
-        other = threading.Thread(target=lambda: answers.append(engine.apply(store.exchange(command(engine, want=1)))))
+    async with opened() as client:
+        await client.submit("enqueue", 0, [job()])
+        in_flight = client.engine.submit(client.store.exchange(client.command(want=1)))
+        replies = []
+        other = threading.Thread(target=lambda: replies.append(client.exchange(want=1)))
         other.start()
-        await asyncio.sleep(0)  # the step leaves
-        other.join(5)  # and from here on the loop does nothing
-        assert len(answers) == 1
-        assert not under_way.done()
-        reply = await under_way
-        assert len(reply.jobs) + len(answers[0].jobs) == 1
+        await asyncio.sleep(0)  # the loop sends its exchange
+        other.join(5)  # blocks the loop
+        assert len(replies) == 1
+        assert not in_flight.done()
+        reply = await in_flight
+        assert len(reply.jobs) + len(replies[0].jobs) == 1
 
 
 @on_a_loop
-async def test_a_connection_that_broke_while_idle_is_replaced(opened, store, backstay_postgres):
-    async with opened() as engine:
+async def test_a_connection_that_broke_while_idle_is_replaced(opened, backstay_postgres):
+    async with opened() as client:
         with psycopg.connect(backstay_postgres.url, autocommit=True) as admin:
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND"
                 " pid <> pg_backend_pid()"
             )
         await asyncio.sleep(0.05)
-        (made,) = await engine.submit(store.enqueue(0, [job()]))
+        (made,) = await client.submit("enqueue", 0, [job()])
         assert made.state == "pending"
-        assert len((await step(engine, store, want=1)).jobs) == 1
+        assert len((await client.submit("exchange", client.command(want=1))).jobs) == 1
 
 
 @on_a_loop
-async def test_a_connection_that_breaks_under_a_commit_leaves_its_outcome_unknown(opened, store, backstay_postgres):
-    async with opened() as engine:
+async def test_a_connection_that_breaks_under_a_commit_leaves_its_outcome_unknown(opened, backstay_postgres):
+    async with opened() as client:
         with psycopg.connect(backstay_postgres.url) as admin:
             admin.execute("LOCK TABLE backstay_job IN ACCESS EXCLUSIVE MODE")
-            asked = engine.submit(store.enqueue(0, [job()]))
+            pending = client.engine.submit(client.store.enqueue(0, [job()]))
             await asyncio.sleep(0.05)
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
             with pytest.raises(OutcomeUnknown):
-                await asked
+                await pending
 
 
 @on_a_loop
-async def test_a_statement_past_its_lock_timeout_is_retried(opened, store, backstay_postgres, at_threads):
-    async with opened() as engine:
+async def test_a_statement_past_its_lock_timeout_is_retried(opened, backstay_postgres, thread_names):
+    async with opened() as client:
         with psycopg.connect(backstay_postgres.url) as admin:
             admin.execute("LOCK TABLE backstay_job IN ACCESS EXCLUSIVE MODE")
-            asked = engine.submit(store.enqueue(0, [job()]))
-            assert await soon(_said(at_threads))  # the first try has failed
+            pending = client.engine.submit(client.store.enqueue(0, [job()]))
+
+            async def is_retried():
+                return thread_names
+
+            assert await soon(is_retried)  # the retry runs on a thread
             admin.rollback()
-            (made,) = await asked
+            (made,) = await pending
         assert made.state == "pending"
 
 
 @on_a_loop
-async def test_a_missing_reply_times_out(opened, store, backstay_postgres):
+async def test_a_missing_reply_times_out(opened, backstay_postgres):
     with FaultProxy(backstay_postgres.port) as proxy:
-        async with opened("?timeout=1", proxy.instead_of) as engine:
+        async with opened("?timeout=1", proxy.instead_of) as client:
             proxy.once("drop", b"COMMIT")
             new = job()
             with pytest.raises(OutcomeUnknown):
-                await engine.submit(store.enqueue(0, [new]))
-            (known,) = await engine.submit(store.enqueue(0, [new]))
+                await client.submit("enqueue", 0, [new])
+            (known,) = await client.submit("enqueue", 0, [new])
             assert known.id == new.id
 
 
 @on_a_loop
-async def test_closing_waits_for_running_commands(opened, store):
-    async with opened() as engine:
-        asked = engine.submit(store.enqueue(0, [job()]))
+async def test_closing_waits_for_running_commands(opened):
+    async with opened() as client:
+        pending = client.engine.submit(client.store.enqueue(0, [job()]))
         await asyncio.sleep(0)
-    (made,) = await asked
+    (made,) = await pending
     assert made.state == "pending"
     with pytest.raises(Closed):
-        engine.submit(store.enqueue(0, [job()]))
+        client.engine.submit(client.store.enqueue(0, [job()]))
 
 
 def test_a_loop_that_ends_during_a_command_leaves_nothing_stuck(backstay_postgres, namespace, store):
     engine = PostgresEngine(parse(backstay_postgres.url), namespace=namespace)
-    new = job()
+    client = LoopClient(engine, store, want=0)
 
-    async def leave() -> None:
+    async def end_during_commands() -> None:
         engine.correct_clock(await engine.submit(Ping()))
-        await step(engine, store)
-        engine.submit(store.exchange(command(engine)))
-        await engine.submit(store.enqueue(0, [job()]))
-        engine.submit(store.enqueue(0, [new]))
+        await client.submit("exchange", client.command())
+        engine.submit(store.exchange(client.command()))
+        await client.submit("enqueue", 0, [job()])
+        engine.submit(store.enqueue(0, [job()]))
         await asyncio.sleep(0)
 
-    asyncio.run(leave())
-    reply = engine.apply(store.exchange(command(engine, want=5)))
-    assert len(reply.jobs) >= 1
+    asyncio.run(end_during_commands())
+    assert len(client.claim(5)) >= 1
     engine.close_blocking()

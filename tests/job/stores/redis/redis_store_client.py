@@ -1,24 +1,27 @@
-"""A store on a Redis of the test's own, and the usual verbs in a few words."""
+"""A client of a job store on Redis, with runs and handoffs, for tests of that store alone."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
 from backstay.engine.base import StoreOperation
 from backstay.engine.redis.topology.open import open_redis
-from backstay.job.ids import Ids
-from backstay.job.model import Claim, ExchangeCommand, Finish, NewJob
+from backstay.job.exchange import WaitingClaimSpec
+from backstay.job.run_model import NewRun
 from backstay.job.stores.redis.calls import script
 from backstay.job.stores.redis.store import RedisStore
+from backstay.testing.servers.redis import say
+from support.store_client import SECOND, StoreClient, finish
 
-MINUTE = 60_000_000
-LEASE = 30_000_000
+LEASE = StoreClient.lease
+MINUTE = 60 * SECOND
+#: The first time of a client whose clock the test sets, in µs.
+START = 1_700_000_000_000_000
 
 
-class RedisStoreClient:
-    """A blocking caller. `now` set: a clock of the test's; else the server's."""
+class RedisStoreClient(StoreClient):
+    """A client on the server's clock, or with `now` on a clock that the test sets."""
 
     def __init__(
         self,
@@ -31,63 +34,91 @@ class RedisStoreClient:
         announces: bool = False,
     ) -> None:
         self.now = now
-        self.engine = open_redis(url, namespace, (lambda: self.now) if now else None)
-        self.store = RedisStore(namespace, namespace, shards, announces=announces)
-        self.shards = shards
-        self.name = name
-        self.ids = Ids()
-        self.seqs = itertools.count(1)
+        engine = open_redis(url, namespace, (lambda: self.now) if now else None)
+        store = RedisStore(namespace, namespace, shards, announces=announces)
+        super().__init__(engine, store, name=name, want=0)
 
     def close(self) -> None:
         self.engine.close_blocking()
 
-    def ask(self, verb: str, *args: Any, **named: Any) -> Any:
-        return self.engine.apply(getattr(self.store, verb)(*args, **named))
-
-    def job(self, shard: int = 0, **fields: Any) -> NewJob:
-        return NewJob(**{"id": self.ids.new(shard), "type": "work", **fields})
+    def not_after(self) -> int:
+        return (self.now or time.time_ns() // 1000) + MINUTE
 
     def add(self, shard: int = 0, **fields: Any) -> str:
-        (made,) = self.ask("enqueue", shard, [self.job(shard, **fields)], announce=True)
-        return str(made.id)
+        (enqueued,) = self.apply("enqueue", shard, [self.job(shard, **fields)], announce=True)
+        return str(enqueued.id)
 
-    def command(
-        self, finishes: Any = (), *, shard: int = 0, seq: int = 0, want: int = 0, waiting_seq: int = 0, **claim: Any
-    ) -> ExchangeCommand:
-        return ExchangeCommand(
-            shard=shard,
-            worker=self.name,
-            incarnation="one",
-            channel=0,
-            seq=seq or next(self.seqs),
-            finishes=tuple(finishes),
-            claim=Claim(want=want, **claim),
-            not_after=(self.now or time.time_ns() // 1000) + MINUTE,
-            waiting_seq=waiting_seq,
-        )
+    def start_run(self, graph: dict[str, Any], shard: int = 0, **fields: Any) -> tuple[str, dict[str, str]]:
+        """Start a run. `graph` has for each name of a job the names of its blockers and, if needed, its options.
+        Returns the ids of the run and of its jobs by name.
+        """
+        id_, ids, jobs = self.ids.new(shard), {}, []
+        for name, (after, *options) in graph.items():
+            blockers = tuple(ids[other] for other in after)
+            job = self.job(shard, run=id_, type=name, after=blockers, **(options[0] if options else {}))
+            ids[name] = job.id
+            jobs.append(job)
+        self.apply("start_run", NewRun(id=id_, workflow="flow", jobs=tuple(jobs), **fields))
+        return id_, ids
 
-    def exchange(self, finishes: Any = (), **options: Any) -> Any:
-        return self.ask("exchange", self.command(finishes, **options))
+    def start_fan(self, width: int, shard: int = 0) -> tuple[str, dict[str, str]]:
+        """Start a run with one job, `width` jobs that wait for it, and one that waits for all of those."""
+        middle = {f"m{nth}": (["first"],) for nth in range(width)}
+        return self.start_run({"first": ([],), **middle, "last": (list(middle),)}, shard)
 
-    def take(self, want: int = 1, **options: Any) -> Any:
-        return self.exchange(want=want, **options).jobs
+    def drain(self, shard: int = 0, at_once: int = 100, result: bytes = b"r") -> list[Any]:
+        """Claim and complete jobs until none is left, and return them in the order of the claims."""
+        done: list[Any] = []
+        finishes: list[Any] = []
+        while True:
+            reply = self.exchange(finishes, shard=shard, want=at_once)
+            finishes = [finish(job, result=result) for job in reply.jobs]
+            done += reply.jobs
+            if not finishes:
+                return done
 
-    def end(self, job: Any, kind: Any = "complete", **fields: Any) -> Any:
-        finish = Finish(job=job.id, fence=job.fence, kind=kind, **fields)
-        return self.exchange([finish], shard=int(job.id.partition("-")[0], 16))
+
+class Inbox:
+    """Subscribes to the channel on which a worker receives handoffs."""
+
+    def __init__(self, client: RedisStoreClient, subscription: Any, channel: str) -> None:
+        self._client = client
+        self._subscription = subscription
+        self.channel = channel
+
+    def receive(self) -> Any:
+        """Return the next handoff, or None if there is none."""
+        message = self._subscription.get_message(timeout=0.05)
+        return None if message is None else self._client.store.read_handoff(message["data"])
+
+    def waiting(
+        self, types: str = "\0work\0", queues: tuple[str, ...] = ("default",), life: int = 3_000_000
+    ) -> WaitingClaimSpec:
+        """Return the option that lets a claim wait in the shard for a handoff to this inbox."""
+        return WaitingClaimSpec(self.channel, life, types, queues)
+
+
+def keys_of(server: Any, namespace: str) -> set[str]:
+    """Return all keys of a namespace."""
+    return {key.decode() for key in say(server, "KEYS", f"*{namespace}*")}
 
 
 def dying(op: Any, before: str, nth: int = 1) -> StoreOperation[None]:
-    """The same operation by a process that dies before it sends this verb's script (for the `nth` time)."""
+    """Return the operation as a process runs it that dies before it sends the script `before` for the `nth` time. An
+    operation that does not send it so often ends as usual.
+    """
 
     def work(clock: bytes) -> Any:
-        talk = op.work(clock)
-        request = next(talk)
+        procedure = op.work(clock)
+        request = next(procedure)
         left = nth
         while True:
             left -= script(before).sha.encode() in request.request
             if not left:
                 return
-            request = talk.send((yield request))
+            try:
+                request = procedure.send((yield request))
+            except StopIteration:
+                return
 
     return StoreOperation(work, key=op.key)

@@ -1,8 +1,8 @@
-"""A server that is killed while it writes keeps the first part of a script, and after the next restart it acts on it.
+"""A server that is killed while it writes its log (AOF) may later apply only the first commands of a script.
 
-Redis and Valkey write what a script did between MULTI and EXEC. Of a block that is cut off within a command they drop
-the command, and leave the rest without its EXEC: the next start finds it followed by another script's, and carries it
-out.
+Redis and Valkey log the writes of a script between MULTI and EXEC. If the log ends inside a command, the server drops
+that command at its next start, and the block before it keeps no EXEC. The writes of the next script follow it with an
+EXEC of their own, so that the start after that applies the incomplete block.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import pytest
 from redis_store_client import LEASE, RedisStoreClient
 
-from backstay.job.model import Concurrency, Finish, Rate
+from backstay.job.model import Concurrency, StartRate
 from backstay.job.run_model import NewRun
-from backstay.testing.plugin import started_or_skip
 from backstay.testing.servers import RedisServer
 from backstay.testing.servers.redis import say, until
+from support.servers import running
+from support.store_client import finish
 
 pytestmark = [pytest.mark.redis, pytest.mark.chaos, pytest.mark.slow]
 
@@ -24,19 +25,12 @@ FINAL = {"completed", "cancelled"}
 
 @pytest.fixture
 def server():
-    server = RedisServer(aof=True, options=("--auto-aof-rewrite-percentage", "0"))
-    try:
-        yield started_or_skip(server)
-    finally:
-        server.stop()
+    with running(RedisServer(aof=True, options=("--auto-aof-rewrite-percentage", "0"))) as server:
+        yield server
 
 
-def ends(finishes, job, kind="complete"):
-    finishes.append(Finish(job=job.id, fence=job.fence, kind=kind))
-
-
-class Deed:
-    """What is there, and the one script of which a part is kept. `ids`: the jobs of which none may be lost."""
+class Operation:
+    """A prepared state, and one operation whose script is cut. None of the jobs in `ids` may be lost."""
 
     def __init__(self, client):
         self.client = client
@@ -45,203 +39,202 @@ class Deed:
 
     def add(self, count, **fields):
         jobs = [self.client.job(retries=9, **fields) for _ in range(count)]
-        self.client.ask("enqueue", 0, jobs)
+        self.client.apply("enqueue", 0, jobs)
         self.ids += [job.id for job in jobs]
 
     def prepare(self):
         self.add(6)
 
-    def do(self):
+    def run(self):
+        """Send the script that is cut."""
         raise NotImplementedError
 
-    def in_the_end(self, client):
-        pass
+    def check(self, client):
+        """Check the final state."""
 
-    def afterwards(self, client):
-        """Resend the enqueue whose reply was lost."""
+    def repeat(self, client):
+        """Send the operation again, as a caller does that got no reply."""
         if self.sent:
-            client.ask("enqueue", 0, self.sent)
+            client.apply("enqueue", 0, self.sent)
 
 
-class EnqueueAlike(Deed):
+class EnqueueUniform(Operation):
     kinds = ({},)
 
-    def do(self):
+    def run(self):
         self.sent = [self.client.job(retries=9, **fields) for fields in self.kinds for _ in range(4)]
         self.ids += [job.id for job in self.sent]
-        self.client.ask("enqueue", 0, self.sent)
+        self.client.apply("enqueue", 0, self.sent)
 
 
-class EnqueueOthers(EnqueueAlike):
+class EnqueueMixed(EnqueueUniform):
     kinds = ({}, {"labels": ("gpu",)}, {"delay": 1000})
 
 
-class EnqueueKeyed(EnqueueAlike):
+class EnqueueKeyed(EnqueueUniform):
     kinds = ({"concurrency": Concurrency("few", 1)},)
 
 
-class Claim(Deed):
-    def do(self):
-        assert len(self.client.take(4)) == 4
+class Claim(Operation):
+    def run(self):
+        assert len(self.client.claim(4)) == 4
 
 
-class ClaimOfTwoLanes(Claim):
+class ClaimFromTwoLanes(Claim):
     def prepare(self):
         self.add(3)
         self.add(3, labels=("gpu",))
 
-    def do(self):
-        assert len(self.client.take(4, labels=("gpu",))) == 4
+    def run(self):
+        assert len(self.client.claim(4, labels=("gpu",))) == 4
 
 
 class ClaimKeyed(Claim):
     def prepare(self):
-        self.add(6, concurrency=Concurrency("few", 2), rate=Rate("many", 1, 1000))
+        self.add(6, concurrency=Concurrency("few", 2), rate=StartRate("many", 1, 1000))
 
-    def do(self):
-        assert len(self.client.take(4)) == 2
+    def run(self):
+        assert len(self.client.claim(4)) == 2
 
 
-class EndsAndClaim(Deed):
+class FinishAndClaim(Operation):
     key = None
 
     def prepare(self):
         self.add(9, concurrency=self.key)
-        self.taken = self.client.take(4)
+        self.claimed = self.client.claim(4)
 
-    def do(self):
-        finishes = []
-        for job, kind in zip(self.taken, ("complete", "complete", "release", "retry"), strict=False):
-            ends(finishes, job, kind)
+    def run(self):
+        kinds = ("complete", "complete", "release", "retry")
+        finishes = [finish(job, kind) for job, kind in zip(self.claimed, kinds, strict=False)]
         assert len(self.client.exchange(finishes, want=3).jobs) >= 1
 
 
-class EndsAndClaimKeyed(EndsAndClaim):
+class FinishAndClaimKeyed(FinishAndClaim):
     key = Concurrency("few", 2)
 
 
-class Reap(Deed):
+class Reap(Operation):
     key = None
 
     def prepare(self):
         self.add(6, concurrency=self.key)
-        self.client.take(4)
+        self.client.claim(4)
         self.client.now += 2 * LEASE
 
-    def do(self):
+    def run(self):
         self.client.exchange()
 
 
-class Due(Deed):
+class Due(Operation):
     def prepare(self):
         self.add(4, delay=1000)
         self.client.now += 2000
 
-    def do(self):
+    def run(self):
         self.client.exchange()
 
 
-class CancelKeyed(Deed):
+class CancelKeyed(Operation):
     def prepare(self):
         self.add(4, concurrency=Concurrency("few", 1))
-        self.client.take(2)
+        self.client.claim(2)
 
-    def do(self):
-        self.client.ask("cancel", self.ids[2], "no more")
+    def run(self):
+        self.client.apply("cancel", self.ids[2], "no more")
 
 
-class EndsKeyed(Deed):
+class FinishKeyed(Operation):
     """The exchange finishes keyed jobs and claims none."""
 
     def prepare(self):
         self.add(3, concurrency=Concurrency("few", 1))
-        self.taken = self.client.take(2)
+        self.claimed = self.client.claim(2)
 
-    def do(self):
-        self.client.end(self.taken[0])
+    def run(self):
+        self.client.finish(self.claimed[0])
 
 
 class ReapKeyed(Reap):
     key = Concurrency("few", 2)
 
 
-class EndOfABlocker(Deed):
+class FinishOfABlocker(Operation):
     def prepare(self):
         self.add(1)
         self.add(2, after=(self.ids[0],))
-        (self.taken,) = self.client.take()
+        (self.claimed,) = self.client.claim()
 
-    def do(self):
-        self.client.end(self.taken)
+    def run(self):
+        self.client.finish(self.claimed)
 
 
-class EnqueueBehind(EnqueueAlike):
+class EnqueueBlocked(EnqueueUniform):
     def prepare(self):
         self.add(1)
         self.kinds = ({"after": (self.ids[0],)},)
 
 
-class ChainGoesOn(Deed):
+class ContinueChain(Operation):
     def prepare(self):
         self.add(1)
         self.add(1, after=(self.ids[0],))
-        (self.taken,) = self.client.take()
+        (self.claimed,) = self.client.claim()
 
-    def do(self):
-        finish = Finish(job=self.taken.id, fence=self.taken.fence, kind="complete", next=self.client.job(retries=9))
-        self.client.exchange([finish])
+    def run(self):
+        self.client.finish(self.claimed, next=self.client.job(retries=9))
 
-    def in_the_end(self, client):
-        assert client.ask("watch", self.ids[0], chain=True).state == "completed"
+    def check(self, client):
+        assert client.apply("watch", self.ids[0], chain=True).state == "completed"
 
 
-class TryAgain(Deed):
+class Retry(Operation):
     def prepare(self):
         self.add(1)
-        (taken,) = self.client.take()
-        self.client.end(taken, "fail")
+        (job,) = self.client.claim()
+        self.client.finish(job, "fail")
 
-    def do(self):
-        self.client.ask("trigger", self.ids[0])
+    def run(self):
+        self.client.apply("trigger", self.ids[0])
 
-    def afterwards(self, client):
-        if client.ask("get", self.ids[0]).state == "failed":
+    def repeat(self, client):
+        if client.apply("get", self.ids[0]).state == "failed":
             self.client = client
-            self.do()
-        client.ask("purge", "failed")
+            self.run()
+        client.apply("purge", "failed")
 
 
-class StartRun(Deed):
-    def do(self):
+class StartRun(Operation):
+    def run(self):
         run = self.client.ids.new(0)
         first = self.client.job(run=run, retries=9)
         others = [self.client.job(run=run, retries=9, after=(first.id,)) for _ in range(2)]
         jobs = (first, *others)
-        self.run = NewRun(id=run, workflow="w", jobs=jobs)
+        self.new_run = NewRun(id=run, workflow="w", jobs=jobs)
         self.ids += [job.id for job in jobs]
-        self.client.ask("start_run", self.run)
+        self.client.apply("start_run", self.new_run)
 
-    def afterwards(self, client):
-        client.ask("start_run", self.run)
+    def repeat(self, client):
+        client.apply("start_run", self.new_run)
 
 
-class EndsOfARun(StartRun):
+class FinishInRun(StartRun):
     def prepare(self):
-        StartRun.do(self)
-        (self.taken,) = self.client.take()
+        StartRun.run(self)
+        (self.claimed,) = self.client.claim()
 
-    def do(self):
-        self.client.end(self.taken)
+    def run(self):
+        self.client.finish(self.claimed)
 
 
 def start(server):
-    """It is up, and has read its log."""
+    """Start the server and wait until it has read its log."""
     server.start()
     until(lambda: say(server, "PING"), "the log was read")
 
 
 def commands(block):
-    """Where each command of a piece of the log begins."""
+    """Return the positions at which the commands of a part of the log begin."""
     at, found = 0, []
     while at < len(block):
         found.append(at)
@@ -257,35 +250,35 @@ def drain(client):
     """After all leases have expired, run every claimable job, check the runs and prune."""
     client.now += 100 * LEASE
     for _ in range(2):
-        while jobs := client.take(5, labels=("gpu",)):
+        while jobs := client.claim(5, labels=("gpu",)):
             for job in jobs:
-                client.end(job)
-        client.ask("check_runs", 0)
-        client.ask("prune", 0, 1000)
+                client.finish(job)
+        client.apply("check_runs", 0)
+        client.apply("prune", 0, 1000)
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        EnqueueAlike,
-        EnqueueOthers,
+        EnqueueUniform,
+        EnqueueMixed,
         EnqueueKeyed,
         Claim,
-        ClaimOfTwoLanes,
+        ClaimFromTwoLanes,
         ClaimKeyed,
-        EndsAndClaim,
-        EndsAndClaimKeyed,
+        FinishAndClaim,
+        FinishAndClaimKeyed,
         Reap,
         Due,
         CancelKeyed,
-        EndsKeyed,
+        FinishKeyed,
         ReapKeyed,
-        EndOfABlocker,
-        EnqueueBehind,
-        ChainGoesOn,
-        TryAgain,
+        FinishOfABlocker,
+        EnqueueBlocked,
+        ContinueChain,
+        Retry,
         StartRun,
-        EndsOfARun,
+        FinishInRun,
     ],
 )
 def test_no_job_is_lost_when_any_part_of_a_script_is_kept(server, namespace, kind):
@@ -294,33 +287,33 @@ def test_no_job_is_lost_when_any_part_of_a_script_is_kept(server, namespace, kin
     def client(name="worker", now=NOW):
         return RedisStoreClient(server.url, namespace, name=name, now=now)
 
-    deed = kind(client())
-    deed.prepare()
+    operation = kind(client())
+    operation.prepare()
     size = log.stat().st_size
-    deed.do()
+    operation.run()
     server.kill()
-    whole, now = log.read_bytes(), deed.client.now
-    deed.client.close()
+    whole, now = log.read_bytes(), operation.client.now
+    operation.client.close()
     starts = commands(whole[size:])
     assert b"MULTI" in whole[size : size + starts[1]]
     assert len(starts) > 4
     for cut in starts[2:]:
-        log.write_bytes(whole[: size + cut + 2])  # in the midst of what marks the next command
+        log.write_bytes(whole[: size + cut + 2])  # the log ends inside the header of the next command
         start(server)
         other = client("another", now)
-        other.add()  # goes on, and closes what was left open
-        for job in other.take(2):
-            other.end(job)
+        other.add()  # the next script, whose EXEC completes the block that was cut
+        for job in other.claim(2):
+            other.finish(job)
         other.close()
         server.kill()
         start(server)
         last = client("last", now)
-        deed.afterwards(last)
+        operation.repeat(last)
         drain(last)
-        states = [last.ask("get", id_).state for id_ in deed.ids]
+        states = [last.apply("get", id_).state for id_ in operation.ids]
         assert set(states) <= FINAL, (whole[size + cut :][:60], states)
-        (queue,) = last.ask("queues")
+        (queue,) = last.apply("queues")
         assert (queue.pending, queue.running) == (0, 0), queue
-        deed.in_the_end(last)
+        operation.check(last)
         last.close()
         server.kill()

@@ -1,4 +1,4 @@
-"""A SQLite file with jobs, for tests of what is special to it."""
+"""A client of a job store in a SQLite file, for tests of that store alone."""
 
 from __future__ import annotations
 
@@ -7,81 +7,73 @@ import sqlite3
 import msgspec
 
 from backstay.engine.sqlite.engine import SqliteEngine
-from backstay.job.ids import Ids
-from backstay.job.model import Claim, ExchangeCommand, Finish, NewJob
+from backstay.job.run_model import NewRun
 from backstay.job.stores.sqlite.store import SqliteStore
+from support.store_client import StoreClient, finish
 
-FAR = 2**60
 NOW = 1_700_000_000_000_000
-SPACE = "shop"
+NAMESPACE = "jobs"
 
 
-class SqliteStoreClient:
-    """A file with jobs, a clock that stands still, and a worker."""
+class SqliteStoreClient(StoreClient):
+    """A client with a clock that the test sets (`now`)."""
 
     def __init__(self, path):
         self.path = str(path)
         self.now = NOW
-        self.engine = SqliteEngine(self.path, namespace=SPACE, synchronous="off", clock=lambda: self.now)
-        self.store = SqliteStore(SPACE, SPACE)
-        self.ids = Ids()
-        self._seq = 0
+        engine = SqliteEngine(self.path, namespace=NAMESPACE, synchronous="off", clock=lambda: self.now)
+        super().__init__(engine, SqliteStore(NAMESPACE, NAMESPACE), want=100)
 
-    def job(self, **options):
-        return NewJob(id=self.ids.new(0), **{"type": "t", **options})
+    def not_after(self):
+        return 2**60
 
-    def ask(self, verb, *args, **options):
-        return self.engine.apply(getattr(self.store, verb)(*args, **options))
+    def start_run(self, graph, **options):
+        """Start a run. `graph` has a job for each name: the names of its blockers, or a dict of its options. Returns
+        the ids of the run and of its jobs by name.
+        """
+        run = self.ids.new(0)
+        ids = {name: self.ids.new(0) for name in graph}
+        jobs = []
+        for name, value in graph.items():
+            fields = value if isinstance(value, dict) else {"after": tuple(ids[blocker] for blocker in value)}
+            jobs.append(self.job(id=ids[name], type=name, run=run, **fields))
+        self.apply("start_run", NewRun(id=run, workflow="w", doc=b"doc", jobs=tuple(jobs), **options))
+        return run, ids
 
-    def add(self, **options):
-        job = self.job(**options)
-        self.ask("enqueue", 0, [job])
-        return job.id
-
-    def command(self, finishes=(), want=100, **claim):
-        self._seq += 1
-        return ExchangeCommand(
-            shard=0,
-            worker="w",
-            incarnation="i",
-            channel=0,
-            seq=self._seq,
-            finishes=tuple(finishes),
-            claim=Claim(want=want, **claim),
-            not_after=FAR,
-        )
-
-    def exchange(self, finishes=(), want=100, **claim):
-        return self.ask("exchange", self.command(finishes, want, **claim))
+    def drain(self):
+        """Claim and complete jobs until none is left."""
+        claimed = self.exchange().jobs
+        while claimed:
+            claimed = self.exchange([finish(job) for job in claimed]).jobs
 
     def rows(self, sql, *params):
+        """Run a query on a separate connection."""
         with sqlite3.connect(self.path) as db:
             found = db.execute(sql, params).fetchall()
         db.close()
         return found
 
+    def count_steps(self, op):
+        """Apply an operation. Returns the steps of SQLite's virtual machine that it took, in tens, and its reply."""
+        steps = 0
 
-def end(job, kind="complete", **options):
-    return Finish(job=job.id, fence=job.fence, kind=kind, **options)
+        def counted(db, now, wakes):
+            def tick():
+                nonlocal steps
+                steps += 1
+                return 0
+
+            db.set_progress_handler(tick, 10)
+            try:
+                return op.work(db, now, wakes)
+            finally:
+                db.set_progress_handler(None, 10)
+
+        reply = self.engine.apply(msgspec.structs.replace(op, work=counted))
+        return steps, reply
 
 
-def work_of(shop, op):
-    """How many steps of SQLite's machine an operation takes, in tens."""
-    steps = 0
-
-    def counted(db, now, wakes):
-        nonlocal steps
-
-        def tick():
-            nonlocal steps
-            steps += 1
-            return 0
-
-        db.set_progress_handler(tick, 10)
-        try:
-            return op.work(db, now, wakes)
-        finally:
-            db.set_progress_handler(None, 10)
-
-    answer = shop.engine.apply(msgspec.structs.replace(op, work=counted))
-    return steps, answer
+def fan(width):
+    """Return the graph of a run with one job, `width` jobs that wait for it, and one that waits for all of those."""
+    middle = [f"m{n}" for n in range(width)]
+    return {"first": [], **{name: ["first"] for name in middle}, "last": middle}

@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, Keys, NoDryRun, Where, finish, listed, refuse
+from backstay.cli.commands.n8n.options import (
+    HERE,
+    AsJson,
+    DryRun,
+    Envs,
+    Keys,
+    NoDryRun,
+    Where,
+    join_names,
+    report_refusal,
+    report_result,
+)
 from backstay.cli.output import printable, say, say_json
 from backstay.errors import ConfigError, N8nError
 
 if TYPE_CHECKING:
-    from backstay.n8n.model import Workflow
+    from backstay.n8n.model import N8nWorkflow
     from backstay.n8n.workspace.workspace import Workspace
 
 SOURCES = ("built", "template")
@@ -34,7 +45,7 @@ def hydrate(
 ) -> None:
     """Build workflows for n8n: resolve placeholders from the environment's settings and from files.
 
-    Builds all selected workflows or none. The result is written to n8n-build/ENV/KEY.json.
+    Either all selected workflows are built or none. They are written to n8n-build/ENV/KEY.json.
 
     [bold]Examples[/bold]
 
@@ -47,12 +58,12 @@ def hydrate(
     built: list[str] = []
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         for env in view.select_environments(environments):
-            for key in _chosen(view, workflow_key):
+            for key in _select_keys(view, workflow_key):
                 view.write_built(env, key, view.hydrate(env, key, strict=strict))
                 built.append(view.built_path(env, key))
     changed = {change.path for change in view.changes}
     lines = [f"{path}{'' if path in changed else ' (unchanged)'}" for path in built]
-    finish(view, {"built": built}, lines, as_json=as_json, dry_run=dry_run)
+    report_result(view, {"built": built}, lines, as_json=as_json, dry_run=dry_run)
 
 
 def validate(
@@ -74,8 +85,7 @@ def validate(
 ) -> None:
     """Check workflows for what n8n itself does not check: graph, locks, scopes, code, credentials.
 
-    Exit code 0: no errors, though there may be warnings; 1: errors; 2: a file could not be checked, because
-    it does not exist or is not a workflow.
+    Exit code 0: no errors, perhaps warnings; 1: errors; 2: a file does not exist or is not a workflow.
 
     [bold]Examples[/bold]
 
@@ -93,11 +103,11 @@ def validate(
         with Workspace.open(workspace).read_view() as view:
             for env in view.select_environments(environments):
                 looked = _Source(view, env, is_built=chosen == "built")
-                verdicts += [_verdict(looked, key) for key in _chosen(view, workflow_key)]
+                verdicts += [_verdict(looked, key) for key in _select_keys(view, workflow_key)]
                 if chosen == "template" and not environments:
                     break  # a template is the same for all environments; ids and scopes come from the first one
     except N8nError as error:
-        raise refuse(str(error), type(error).__name__, exit_codes.PROBLEMS, as_json=as_json) from error
+        raise report_refusal(str(error), type(error).__name__, exit_codes.PROBLEMS, as_json=as_json) from error
     worst = "unreadable" if any(one["verdict"] == "unreadable" for one in verdicts) else "valid"
     if worst == "valid" and any(one["verdict"] == "invalid" for one in verdicts):
         worst = "invalid"
@@ -108,7 +118,7 @@ def validate(
     raise typer.Exit({"valid": exit_codes.OK, "invalid": exit_codes.FAILED, "unreadable": exit_codes.PROBLEMS}[worst])
 
 
-def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
+def _select_keys(view: Workspace, keys: list[str] | None) -> list[str]:
     if keys:
         return list(dict.fromkeys(keys))
     if not view.keys:
@@ -117,16 +127,16 @@ def _chosen(view: Workspace, keys: list[str] | None) -> list[str]:
 
 
 class _Source:
-    """The workflows of one environment, as built files or templates, each read once."""
+    """Reads the workflows of one environment, from built files or from templates, each file once."""
 
     def __init__(self, view: Workspace, env: str, *, is_built: bool) -> None:
         self.view, self.env, self.is_built = view, env, is_built
-        self._found: dict[str, Workflow | N8nError] = {}
+        self._found: dict[str, N8nWorkflow | N8nError] = {}
 
     def path(self, key: str) -> str:
         return self.view.built_path(self.env, key) if self.is_built else self.view.template_path(key)
 
-    def read(self, key: str) -> Workflow:
+    def read(self, key: str) -> N8nWorkflow:
         """Return the workflow; raise N8nError when it cannot be read."""
         if key not in self._found:
             try:
@@ -139,11 +149,11 @@ class _Source:
         return found
 
     @cached_property
-    def known(self) -> dict[str, Workflow]:
-        """All readable workflows by key; the template stands in for a missing built file. An unreadable workflow is
-        reported only by its own verdict.
+    def readable(self) -> dict[str, N8nWorkflow]:
+        """All workflows of the workspace that can be read, by key. If a built file cannot be read, the workflow is read
+        from its template. If that fails as well, the workflow is left out.
         """
-        found: dict[str, Workflow] = {}
+        found: dict[str, N8nWorkflow] = {}
         for key in self.view.keys:
             for read in (self.read, self.view.read) if self.is_built else (self.read,):
                 with contextlib.suppress(N8nError):
@@ -166,7 +176,7 @@ def _verdict(source: _Source, key: str) -> dict[str, Any]:
         scopes=view.scopes(env),
         workflow_ids=view.workflow_ids(env),
         built=source.is_built,
-        others={other: read for other, read in source.known.items() if other != key},
+        others={other: read for other, read in source.readable.items() if other != key},
     )
     findings = check(workflow, context)
     errors = sum(finding.level == "error" for finding in findings)
@@ -187,7 +197,7 @@ def _show(verdicts: list[dict[str, Any]]) -> None:
             say(printable(message if path in message else f"{path}: {message}"))
             continue
         counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind in ("error", "warning") if (n := one[f"{kind}s"])]
-        say(f"{one['path']}: {one['verdict']}{f' ({listed(counts)})' if counts else ''}")
+        say(f"{one['path']}: {one['verdict']}{f' ({join_names(counts)})' if counts else ''}")
         for finding in one["findings"]:
             at = f" {finding['node']!r}" if finding["node"] else ""
             say(printable(f"  {finding['level']} {finding['rule']}{at}: {finding['message']}"))

@@ -1,4 +1,4 @@
-"""`backstay n8n manage-credentials`: create and link n8n credentials. Secrets are never shown or stored."""
+"""`backstay n8n manage-credentials`: create and link n8n credentials. Their values are never shown or stored here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Where, finish
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Where, report_result
 from backstay.cli.output import printable, say, say_json, say_table, warn
 from backstay.errors import ConfigError, N8nError, WorkspaceError
 
@@ -50,8 +50,8 @@ def create(
 ) -> None:
     """Create a credential through n8n's API and write its id to the environment's settings.
 
-    Idempotent. Values are read from variables and converted to the types of n8n's schema: a port becomes a
-    number. They are never shown, and stored only in n8n.
+    A second call changes nothing. Values are read from variables and converted to the types of n8n's schema: a
+    port becomes a number. They are never shown, and stored only in n8n.
 
     [bold]Examples[/bold]
 
@@ -77,10 +77,12 @@ def create(
         else:
             variables = credentials.variables_of(view, env)
             server = None if dry_run and kind in credentials.KNOWN else connect(view, env)
-            schema = credentials.KNOWN.get(kind) or credentials.Schema.of(_connected(server).credential_schema(kind))
-            sources = credentials.Sources.parse(env_vars or [], schema)
+            schema = credentials.KNOWN.get(kind) or credentials.CredentialSchema.of(
+                _connected(server).credential_schema(kind)
+            )
+            sources = credentials.FieldSources.parse(env_vars or [], schema)
             data = sources.values(schema, variables)
-            facts["fields"] = sources.shown(schema)
+            facts["fields"] = sources.describe(schema)
             made = "(assigned by n8n)" if dry_run else _connected(server).create_credential(called, kind, data)
             try:
                 credentials.link(view, env, key, id=made, name=called, type=kind)
@@ -93,7 +95,7 @@ def create(
     if dry_run and not as_json and "fields" in facts:
         for field, shown in facts["fields"].items():
             say(printable(f"{field}: {shown}"))
-    finish(view, facts, lines, as_json=as_json, dry_run=dry_run)
+    report_result(view, facts, lines, as_json=as_json, dry_run=dry_run)
 
 
 def _connected(server: Any) -> Any:
@@ -131,8 +133,8 @@ def list_link(
 ) -> None:
     """List credentials, or link one that exists in n8n.
 
-    n8n's API cannot list credentials. Those that workflows use are found by name; link any other one
-    by --id, the last part of its page's URL.
+    n8n's API cannot list credentials. One that a workflow uses is found by --name; link any other one with
+    --id, the last part of its page's URL in n8n.
 
     [bold]Examples[/bold]
 
@@ -171,11 +173,11 @@ def list_link(
             found = fits[0]
         credentials.link(view, env, key, id=found["id"], name=found["name"], type=found["type"])
     lines = [f"credentials.{key} of {env} is {found['name']} ({found['id']})."]
-    finish(view, {"env": env, "key": key, **found}, lines, as_json=as_json, dry_run=dry_run)
+    report_result(view, {"env": env, "key": key, **found}, lines, as_json=as_json, dry_run=dry_run)
 
 
 def _list(view: Workspace, env: str, kind: str, *, as_json: bool) -> None:
-    """List the credentials of the settings, and those that n8n's workflows use when n8n can be reached."""
+    """Print the credentials in the settings and, when n8n can be reached, the others that its workflows use."""
     from backstay.n8n.sync.deployment import connect, used_credentials
 
     linked = {key: view.entry(env, key, "credentials") for key in view.credentials(env)}

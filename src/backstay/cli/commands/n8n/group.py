@@ -1,4 +1,4 @@
-"""`backstay n8n`: locks and rate limits for n8n workflows, kept as templates in a workspace."""
+"""`backstay n8n`: the group of commands that add locks and rate limits to n8n workflows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 def group() -> None:
     """Locks and rate limits for n8n workflows.
 
-    Each command works on a workspace, a folder of templates and settings, and changes its files
-    atomically. --dry-run shows the diff.
+    Each command works on a workspace, a folder of workflow templates and settings, and changes all of
+    its files or none. --dry-run shows the changes as a diff.
 
     [bold]Examples[/bold]
 

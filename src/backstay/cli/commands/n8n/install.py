@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, Where, finish, listed
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, Where, join_names, report_result
 from backstay.cli.output import printable, say, say_json, say_table
 from backstay.errors import ConfigError
 
@@ -44,7 +44,7 @@ def init(
 ) -> None:
     """Create a workspace: settings for each environment, a folder for templates, a folder for built files.
 
-    Existing files are not changed, so it can be run again, for example to add an environment.
+    Existing files are not changed: run the command again, for example, to add an environment.
 
     [bold]Examples[/bold]
 
@@ -61,11 +61,11 @@ def init(
     known = Workspace(workspace).environments
     with Workspace(workspace).edit(dry_run=dry_run) as view:
         create_missing_files(view, environments or ([] if known else ENVIRONMENTS), url)
-    finish(
+    report_result(
         view,
         {"workspace": str(workspace), "environments": list(view.environments)},
         [
-            f"{workspace}: workspace with the environments {listed(view.environments)}.",
+            f"{workspace}: workspace with the environments {join_names(view.environments)}.",
             "Next: put a workflow into n8n-workflows-template/KEY.template.json, then backstay n8n create-lock",
         ],
         as_json=as_json,
@@ -91,10 +91,10 @@ def create_lock(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Install the primitives: lock_acquisition and lock_release, and the others on request.
+    """Install the workflows that take and release locks: lock_acquisition, lock_release and, on request, others.
 
-    Copies them as templates and registers them in each environment. No network is needed; --mint also
-    creates them in n8n and uses n8n's ids.
+    These primitives are copied as templates and registered in each environment. This needs no network;
+    --mint also creates them in n8n and registers n8n's ids.
 
     [bold]Examples[/bold]
 
@@ -125,7 +125,7 @@ def create_lock(
 
             minted = create_in_n8n(view, envs, keys)
     ids = {env: {key: str(view.entry(env, key).get("id", "")) for key in keys} for env in envs}
-    finish(
+    report_result(
         view,
         {
             "transport": done.transport,
@@ -135,9 +135,12 @@ def create_lock(
             "ids": ids,
         },
         [
-            *([f"Installed for {done.transport}: {listed(done.written)}."] if done.written else []),
-            *([f"Kept: {listed(done.kept)}."] if done.kept else []),
-            *(f"Created in {env}: {listed(f'{key} ({made})' for key, made in minted[env].items())}." for env in minted),
+            *([f"Installed for {done.transport}: {join_names(done.written)}."] if done.written else []),
+            *([f"Kept: {join_names(done.kept)}."] if done.kept else []),
+            *(
+                f"Created in {env}: {join_names(f'{key} ({made})' for key, made in minted[env].items())}."
+                for env in minted
+            ),
             "Next: backstay n8n add-lock-to-workflow --workflow-key KEY --scope-expression \"={{ 'name' }}\"",
         ],
         as_json=as_json,
@@ -159,7 +162,7 @@ def copy_primitive(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy primitives as templates without registering them.
+    """Copy primitives as templates without registering them in an environment.
 
     [bold]Examples[/bold]
 
@@ -182,12 +185,12 @@ def copy_primitive(
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         used = install.choose_transport(install.transports(view), chosen)
         done = install.copy_primitives(view, name, used, force=force_overwrite)
-    finish(
+    report_result(
         view,
         {"transport": done.transport, "written": list(done.written), "kept": list(done.kept)},
         [
-            *([f"Copied for {done.transport}: {listed(done.written)}."] if done.written else []),
-            *([f"Kept: {listed(done.kept)}."] if done.kept else []),
+            *([f"Copied for {done.transport}: {join_names(done.written)}."] if done.written else []),
+            *([f"Kept: {join_names(done.kept)}."] if done.kept else []),
         ],
         as_json=as_json,
         dry_run=dry_run,

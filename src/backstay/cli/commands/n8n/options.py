@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from backstay.cli.output import asks_for_json, printable, say, say_json, say_refusal, warn
+from backstay.cli.output import printable, record_json_option, say, say_json, say_refusal, warn
 
 if TYPE_CHECKING:
     from backstay.n8n.workspace.workspace import Workspace
@@ -28,7 +28,7 @@ AsJson = Annotated[
     typer.Option(
         "--json",
         help="Print JSON in the documented format, also for refusals.",
-        callback=asks_for_json,
+        callback=record_json_option,
         is_eager=True,
     ),
 ]
@@ -53,7 +53,7 @@ Envs = Annotated[
 HERE = Path()
 
 
-def finish(
+def report_result(
     view: Workspace,
     facts: dict[str, Any],
     lines: Iterable[str],
@@ -61,11 +61,13 @@ def finish(
     as_json: bool,
     dry_run: bool,
     warnings: Iterable[str] = (),
-    elsewhere: bool = False,
+    changes_n8n: bool = False,
 ) -> None:
-    """Report the result: facts as JSON, lines as text, warnings for both.
+    """Print the result of a command: with `as_json` an object with the `facts`; otherwise, for a dry run, the diff of
+    the files; otherwise the `lines`. Warnings always go to standard error.
 
-    `elsewhere`: the command also changes n8n, even when no file changes.
+    `changes_n8n`: the command changes workflows in n8n. A dry run then does not print "Nothing would change", even if
+    no file differs.
     """
     messages = [*view.notes, *warnings]
     changes = view.changes
@@ -85,14 +87,14 @@ def finish(
         return
     if dry_run:
         say_diff(view.files.diff())
-        say("Nothing was changed: --dry-run." if changes or elsewhere else "Nothing would change.")
+        say("Nothing was changed: --dry-run." if changes or changes_n8n else "Nothing would change.")
         return
     for line in lines:
         say(printable(line))
 
 
-def refuse(message: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
-    """Report a refusal and return the exit to raise, for outcomes that are neither an error nor a success."""
+def report_refusal(message: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
+    """Print why the command did nothing, and return the `typer.Exit` that the caller raises."""
     warn(message)
     if as_json:
         say_refusal(message, kind, code)
@@ -100,10 +102,10 @@ def refuse(message: str, kind: str, code: int, *, as_json: bool) -> typer.Exit:
 
 
 def say_diff(text: str) -> None:
-    """Print a diff line by line, escaped, so that file content cannot send terminal control sequences."""
+    """Print a diff. Control characters are escaped, because a file's content could control the terminal."""
     for line in text.splitlines():
         say(printable(line))
 
 
-def listed(names: Iterable[str], nothing: str = "nothing") -> str:
+def join_names(names: Iterable[str], nothing: str = "nothing") -> str:
     return ", ".join(names) or nothing

@@ -1,4 +1,4 @@
-"""`backstay n8n add-…-to-workflow` and `remove-…`: locks, limits and error handlers of one workflow."""
+"""`backstay n8n add-…-to-workflow`, `remove-…` and `register-error-handler`: change one workflow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Key, Where, finish, refuse
-from backstay.cli.output import quoted
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Key, Where, report_refusal, report_result
+from backstay.cli.output import quote
 from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,13 +68,15 @@ def add_lock(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a lock to a workflow: acquired after every trigger, released once, however the body ends.
+    """Add a lock to a workflow: acquired after every trigger, and released once when the body succeeds or fails.
 
-    The body sees exactly the trigger's items. A scope that is the same in every run is registered
-    in lockScopes of every environment; for a computed one, the command prints what to add.
+    The body is every node that runs under the lock; it receives exactly the trigger's items. A scope (the lock's name)
+    that is the same in every run is registered in lockScopes of every environment, which clean-up checks after a failed
+    execution; for a scope that is computed at run time, the command prints what to add.
 
-    Over http a body that cannot become a sub-workflow (it responds before its end, uses static data, waits
-    for more than a minute) is refused: n8n in queue mode could retry it without the lock. --in-place accepts that.
+    With the http transport, a body that cannot become a sub-workflow (it responds before its end, uses static
+    data, waits for more than a minute) is refused, because n8n in queue mode could retry it without the lock.
+    --in-place accepts this risk.
 
     [bold]Examples[/bold]
 
@@ -99,15 +101,15 @@ def add_lock(
             keep_failed=keep_failed,
             in_place=in_place,
         )
-    _finish(view, workflow_key, patched, _about_scope(patched), as_json=as_json, dry_run=dry_run)
+    _report_patch(view, workflow_key, patched, _about_scope(patched), as_json=as_json, dry_run=dry_run)
 
 
 def _about_scope(patched: Patched) -> str:
-    from backstay.n8n.patch.patch import locks_of
+    from backstay.n8n.patch.patch import read_lock_options
 
     if patched.static_scope is not None:
-        return f"The scope {quoted(patched.static_scope)} is in lockScopes of every environment."
-    options = locks_of(patched.workflow)
+        return f"The scope {quote(patched.static_scope)} is in lockScopes of every environment."
+    options = read_lock_options(patched.workflow)
     if options is not None and options.transport == "http":
         return "The scope is computed at run time; clean-up after a failed execution finds it through the server."
     return (
@@ -134,14 +136,14 @@ def add_rate_limit(
         typer.Option(
             "--on-denied",
             metavar="|".join(Denials),
-            help="Mark the items and continue, end quietly, or fail.",
+            help="Mark the items and continue, end the execution without an error, or fail it.",
         ),
     ] = "passthrough",
     workspace: Where = HERE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a rate limit to a workflow. It is checked before a lock, in whichever order they were added.
+    """Add a rate limit to a workflow. If the workflow also has a lock, the limit is checked first.
 
     [bold]Examples[/bold]
 
@@ -162,7 +164,7 @@ def add_rate_limit(
             window_seconds=window_seconds,
             on_denied=on_denied,  # type: ignore[arg-type]  # one of the three
         )
-    _finish(view, workflow_key, patched, "", as_json=as_json, dry_run=dry_run)
+    _report_patch(view, workflow_key, patched, "", as_json=as_json, dry_run=dry_run)
 
 
 def remove_lock(
@@ -180,7 +182,7 @@ def remove_lock(
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         patched = apply.remove_lock(view, workflow_key)
     about = f"{workflow_key}: lock removed. Scopes stay registered; backstay n8n scopes rm removes one."
-    _finish(view, workflow_key, patched, about, as_json=as_json, dry_run=dry_run)
+    _report_patch(view, workflow_key, patched, about, as_json=as_json, dry_run=dry_run)
 
 
 def remove_rate_limit(
@@ -197,7 +199,7 @@ def remove_rate_limit(
 
     with Workspace.open(workspace).edit(dry_run=dry_run) as view:
         patched = apply.remove_limit(view, workflow_key)
-    _finish(view, workflow_key, patched, f"{workflow_key}: rate limit removed.", as_json=as_json, dry_run=dry_run)
+    _report_patch(view, workflow_key, patched, f"{workflow_key}: rate limit removed.", as_json=as_json, dry_run=dry_run)
 
 
 def register_error_handler(
@@ -211,7 +213,7 @@ def register_error_handler(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set the workflow that n8n starts when this one fails. Asks before it replaces another one.
+    """Set the workflow that n8n starts when this one fails. Asks before it replaces another error handler.
 
     [bold]Examples[/bold]
 
@@ -228,10 +230,10 @@ def register_error_handler(
         asked = f"Replace the error handler {before} of {workflow_key}?"
         if not sys.stdin.isatty() or as_json or not typer.confirm(asked, err=True):
             message = f"{workflow_key} has another error handler ({before}), which was kept. --force replaces it"
-            raise refuse(message, "AnotherHandler", exit_codes.FAILED, as_json=as_json)
+            raise report_refusal(message, "AnotherHandler", exit_codes.FAILED, as_json=as_json)
     with opened.edit(dry_run=dry_run) as view:
         changed = apply.register_error_handler(view, workflow_key, handler_key, force=replaced or force)
-    finish(
+    report_result(
         view,
         {
             "workflow_key": workflow_key,
@@ -249,7 +251,7 @@ def register_error_handler(
     )
 
 
-def _finish(view: Workspace, key: str, patched: Patched, about: str, *, as_json: bool, dry_run: bool) -> None:
+def _report_patch(view: Workspace, key: str, patched: Patched, about: str, *, as_json: bool, dry_run: bool) -> None:
     facts: dict[str, Any] = {
         "workflow_key": key,
         "wiring": patched.wiring,
@@ -263,4 +265,4 @@ def _finish(view: Workspace, key: str, patched: Patched, about: str, *, as_json:
         lines.append(f"Also created: {', '.join(sorted(patched.others))}.")
     if about:
         lines.append(about)
-    finish(view, facts, lines, as_json=as_json, dry_run=dry_run, warnings=patched.warnings)
+    report_result(view, facts, lines, as_json=as_json, dry_run=dry_run, warnings=patched.warnings)

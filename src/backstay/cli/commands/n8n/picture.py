@@ -22,7 +22,7 @@ def picture(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Render the picture without writing a file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Render a workflow's graph as SVG. The nodes that a lock or a limit added have their own colour.
+    """Render a workflow's graph as SVG. Nodes that belong to a lock or a limit have their own colour.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`backstay n8n scopes`: the lock scopes that clean-up checks after a failed execution."""
+"""`backstay n8n scopes`: list, add and remove the lock scopes that clean-up checks after a failed execution."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Annotated
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Envs, NoDryRun, Where, finish, listed, refuse
-from backstay.cli.output import printable, quoted, say, say_json, say_table
+from backstay.cli.commands.n8n.options import (
+    HERE,
+    AsJson,
+    DryRun,
+    Envs,
+    NoDryRun,
+    Where,
+    join_names,
+    report_refusal,
+    report_result,
+)
+from backstay.cli.output import printable, quote, say, say_json, say_table
 from backstay.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -20,7 +30,7 @@ Scopes = Annotated[
 
 @app.callback()
 def group() -> None:
-    """Manage the registered lock scopes, which clean-up checks after a failed execution."""
+    """Manage the list of lock scopes in which clean-up looks for the locks of a failed execution."""
 
 
 @app.command()
@@ -49,8 +59,8 @@ def add(
             env: [scope for scope in scopes if view.add_scope(env, scope)]
             for env in view.select_environments(environments)
         }
-    lines = [f"{env}: {listed(map(quoted, new), 'all were registered')}" for env, new in added.items()]
-    finish(view, {"scopes": scopes, "added": added}, lines, as_json=as_json, dry_run=dry_run)
+    lines = [f"{env}: {join_names(map(quote, new), 'all were registered')}" for env, new in added.items()]
+    report_result(view, {"scopes": scopes, "added": added}, lines, as_json=as_json, dry_run=dry_run)
 
 
 @app.command("rm")
@@ -76,10 +86,10 @@ def remove(
             for env in view.select_environments(environments)
         }
     if not any(gone.values()):
-        message = f"{listed(map(quoted, scopes))}: not registered in any environment"
-        raise refuse(message, "NotRegistered", exit_codes.FAILED, as_json=as_json)
-    lines = [f"{env}: {listed(map(quoted, old), 'none was registered')}" for env, old in gone.items()]
-    finish(view, {"scopes": scopes, "removed": gone}, lines, as_json=as_json, dry_run=dry_run)
+        message = f"{join_names(map(quote, scopes))}: not registered in any environment"
+        raise report_refusal(message, "NotRegistered", exit_codes.FAILED, as_json=as_json)
+    lines = [f"{env}: {join_names(map(quote, old), 'none was registered')}" for env, old in gone.items()]
+    report_result(view, {"scopes": scopes, "removed": gone}, lines, as_json=as_json, dry_run=dry_run)
 
 
 @app.command("ls")

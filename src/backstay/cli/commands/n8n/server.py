@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from backstay.cli import exit_codes
-from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Keys, NoDryRun, Where, finish, say_diff
+from backstay.cli.commands.n8n.options import HERE, AsJson, DryRun, Env, Keys, NoDryRun, Where, report_result, say_diff
 from backstay.cli.output import printable, say, say_json, say_table
 from backstay.errors import ConfigError
 
 if TYPE_CHECKING:
     from backstay.n8n.sync.deployment import Deployment
-    from backstay.n8n.sync.doctor import Check
-    from backstay.n8n.sync.sync import Change
+    from backstay.n8n.sync.doctor import HealthCheck
+    from backstay.n8n.sync.sync import SyncChange
     from backstay.n8n.workspace.workspace import Workspace
 
 ForceSync = Annotated[
@@ -46,10 +46,11 @@ def push(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Update n8n to the templates: hydrate them, create missing workflows, update the others.
+    """Update n8n from the templates: resolve their placeholders, create missing workflows, update the existing ones.
 
-    Nothing is written when a workflow was edited in n8n since the last push or pull: see diff, then
-    pull, or --force. Called workflows are published on n8n 2.x; nothing else is activated.
+    Nothing is written when a workflow was edited in n8n since the last push or pull: look at `diff`, then
+    `pull` the edits or overwrite them with --force. On n8n 2.x, workflows that others call are published; no
+    other workflow is activated.
 
     [bold]Examples[/bold]
 
@@ -75,7 +76,7 @@ def pull(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Update the templates from n8n. Unchanged parts keep their placeholders.
+    """Update the templates from n8n. Values that did not change in n8n keep their placeholders.
 
     [bold]Examples[/bold]
 
@@ -132,7 +133,7 @@ def status(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show for each workflow which side changed since the last sync.
+    """Show for each workflow whether it changed in the workspace or in n8n since the last push or pull.
 
     [bold]Examples[/bold]
 
@@ -151,34 +152,34 @@ def doctor(
     _: NoDryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a workspace and its n8n: unregistered scopes, old primitives, ids, differences.
+    """Check a workspace and its n8n: unregistered scopes, outdated primitives, missing ids, differences.
 
-    Without an API key n8n itself is not checked. Exit code 0: ok, or warnings; 1: warnings, with --strict;
-    2: errors.
+    Without an API key only the workspace is checked. Exit code 0: ok, perhaps with warnings; 1: warnings,
+    with --strict; 2: errors.
 
     [bold]Examples[/bold]
 
       backstay n8n doctor --env prod --strict
     """
-    from backstay.n8n.sync.doctor import Check
+    from backstay.n8n.sync.doctor import HealthCheck
     from backstay.n8n.sync.doctor import examine as look
     from backstay.n8n.workspace import health
     from backstay.n8n.workspace.workspace import Workspace
 
-    checks: list[Check] = []
+    checks: list[HealthCheck] = []
     opened = Workspace.open(workspace)
     with opened.read_view() as view:
         view.select_environments([env])
-        checks += [Check("workspace", "warning", note) for note in view.notes]
+        checks += [HealthCheck("workspace", "warning", note) for note in view.notes]
         checks += health.examine(view, env)
     try:
         if any(check.level == "error" for check in checks):
-            checks.append(Check("n8n", "warning", "not checked: fix the errors above first"))
+            checks.append(HealthCheck("n8n", "warning", "not checked: fix the errors above first"))
         else:
             with _deployment(workspace, env, dry_run=True) as deployment:
-                checks += look(deployment.client, deployment.built(), deployment.state)
+                checks += look(deployment.client, deployment.hydrate(), deployment.state)
     except ConfigError as error:
-        checks.append(Check("n8n", "warning", f"not checked: {error}"))
+        checks.append(HealthCheck("n8n", "warning", f"not checked: {error}"))
     _show(checks, env, as_json=as_json)
     levels = {check.level for check in checks}
     if "error" in levels:
@@ -187,10 +188,10 @@ def doctor(
 
 
 def create_in_n8n(view: Workspace, environments: tuple[str, ...], keys: list[str]) -> dict[str, dict[str, str]]:
-    """Create and push the primitives for `create-lock --mint`, inside edit(), so that they can be called at once.
-    Return their ids.
+    """Create the primitives in the n8n of each environment, for `create-lock --mint`. Return their ids by environment
+    and key. `view` must come from `Workspace.edit()`, because the ids are also written to the workspace.
 
-    Every n8n is probed first: when one is unreachable or rejects its key, nothing is changed anywhere.
+    Every n8n is probed first: when one is unreachable or rejects its API key, none is changed.
     """
     from backstay.n8n.sync.deployment import Deployment
 
@@ -204,7 +205,7 @@ def create_in_n8n(view: Workspace, environments: tuple[str, ...], keys: list[str
     return made
 
 
-def _report(deployment: Deployment, changes: list[Change], *, as_json: bool, dry_run: bool) -> None:
+def _report(deployment: Deployment, changes: list[SyncChange], *, as_json: bool, dry_run: bool) -> None:
     from backstay.n8n.sync.deployment import as_fields
 
     view = deployment.workspace
@@ -212,21 +213,21 @@ def _report(deployment: Deployment, changes: list[Change], *, as_json: bool, dry
     if as_json:
         if dry_run:
             facts["workflows"] = [{**as_fields(change), "diff": change.diff} for change in changes]
-        finish(view, facts, (), as_json=True, dry_run=dry_run)
+        report_result(view, facts, (), as_json=True, dry_run=dry_run)
         return
     if dry_run:
         for change in changes:
             say_diff(change.diff)
     say_table(COLUMNS, [_row(change) for change in changes])
     differ = any(change.action != "same" for change in changes)
-    finish(view, facts, (), as_json=False, dry_run=dry_run, elsewhere=differ)
+    report_result(view, facts, (), as_json=False, dry_run=dry_run, changes_n8n=differ)
 
 
-def _row(change: Change) -> tuple[str, ...]:
+def _row(change: SyncChange) -> tuple[str, ...]:
     return (printable(change.key), change.action, printable(change.id), printable(change.detail))
 
 
-def _show(checks: list[Check], env: str, *, as_json: bool) -> None:
+def _show(checks: list[HealthCheck], env: str, *, as_json: bool) -> None:
     if as_json:
         worst = next((level for level in ("error", "warning") if any(one.level == level for one in checks)), "ok")
         found = [{"level": one.level, "name": one.name, "what": one.message, "hint": one.hint} for one in checks]

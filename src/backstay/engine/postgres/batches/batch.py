@@ -1,7 +1,9 @@
-"""Run one batch of operations as one transaction, in two round trips: lock and read; then write and commit.
+"""Run one batch of operations as one transaction, in two round trips. The first locks and reads the rows of the names
+that the operations use; the second writes the rows and commits.
 
-Missing names are inserted; names are locked in a fixed order, and locked names are skipped and deferred, never waited
-for while other locks are held. So two batches cannot deadlock, and a slow transaction delays only its own names.
+A name without a row gets a row. Rows are locked in a fixed order. If another transaction has locked the row of a name,
+the operations on that name are deferred to a later batch: a batch never waits for one lock while it holds others. So
+two batches cannot deadlock, and a slow transaction delays only the names whose rows it has locked.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import psycopg
 
 from backstay.engine.base import (
     Apply,
+    ListTagged,
     Micros,
     Op,
     Ping,
@@ -23,79 +26,40 @@ from backstay.engine.base import (
     Room,
     Scan,
     Tag,
-    Tagged,
     TakeHint,
     Untag,
     Wake,
+    steady,
 )
-from backstay.engine.commit_thread import DEFERRED
+from backstay.engine.commit_thread import DEFERRED, MAX_SECONDS, UNSTARTED
 from backstay.engine.postgres.batches.hint_counters import HINT, TAKE, lock_order
+from backstay.engine.postgres.batches.statements import (
+    BODY,
+    CLOCK,
+    DELETE,
+    INSERT,
+    LOCK,
+    ORDER,
+    READ,
+    SCAN,
+    SCAN_FROM,
+    SKIP,
+    TAG,
+    TAGGED,
+    UNTAG,
+    WRITE,
+    round_keep_until,
+)
 from backstay.engine.postgres.connection.arrays import Array, Bytes, Numbers, Texts
 from backstay.engine.postgres.connection.wire import COMMIT, Pipeline, Rows, Statement
 from backstay.engine.postgres.notify import encode, notify_statement
 
-HOUR = 3_600_000_000
-#: How many names a connection caches as having a row.
+#: The size of a connection's cache of names that have a row.
 KNOWN = 10_000
-#: Operations on hint counters, which have their own table.
+#: Operations on hint counters. The counter of an announcement limits how many workers respond to it. The counters
+#: are in a table of their own.
 COUNTERS = (TakeHint, PublishHint)
 KINDS: dict[type, type[Array]] = {str: Texts, bytes: Bytes, int: Numbers}
-
-#: Existing rows are filtered out first, because ON CONFLICT would wait for a transaction that is changing the row.
-INSERT = b"""
-INSERT INTO backstay_state (space, room, name)
-SELECT %(space)s, wanted.room, wanted.name FROM unnest(%(rooms)b, %(names)b) AS wanted (room, name)
-WHERE NOT EXISTS (
-    SELECT FROM backstay_state state
-    WHERE state.space = %(space)s AND state.room = wanted.room AND state.name = wanted.name)
-ON CONFLICT DO NOTHING
-"""
-LOOK = b"""
-SELECT state.room, state.name, state.doc, state.body
-FROM unnest(%(rooms)b, %(names)b) AS wanted (room, name)
-JOIN backstay_state state ON state.space = %(space)s AND state.room = wanted.room AND state.name = wanted.name
-"""
-LOCK = LOOK + b"ORDER BY state.room, state.name FOR UPDATE OF state"
-SKIP = LOCK + b" SKIP LOCKED"
-#: A separate statement after the locks: a time that is read before a lock wait would be outdated.
-CLOCK = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-#: A `keep_until` that is up to an hour too late stays: in the last minutes before a full hour, acquire and release
-#: would otherwise move it to the next hour and back, with an index update each time.
-WRITE = b"""
-UPDATE backstay_state state SET doc = new.doc, keep_until = CASE
-    WHEN state.keep_until - new.keep_until BETWEEN 0 AND 3600000000 THEN state.keep_until ELSE new.keep_until END
-FROM unnest(%(rooms)b, %(names)b, %(docs)b, %(until)b) AS new (room, name, doc, keep_until)
-WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
-"""
-#: Separate from WRITE: most records have no body, and an unchanged large body is not sent again.
-BODY = b"""
-UPDATE backstay_state state SET body = new.body FROM unnest(%(rooms)b, %(names)b, %(bodies)b) AS new (room, name, body)
-WHERE state.space = %(space)s AND state.room = new.room AND state.name = new.name
-"""
-DELETE = b"""
-DELETE FROM backstay_state state USING unnest(%(rooms)b, %(names)b) AS gone (room, name)
-WHERE state.space = %(space)s AND state.room = gone.room AND state.name = gone.name
-"""
-TAG = b"""
-INSERT INTO backstay_tag AS known (space, room, tag, name, keep_until)
-SELECT %(space)s, t.room, t.tag, t.name, max(t.keep_until)
-FROM unnest(%(rooms)b, %(tags)b, %(names)b, %(until)b) AS t (room, tag, name, keep_until)
-GROUP BY t.room, t.tag, t.name ORDER BY t.room, t.tag, t.name
-ON CONFLICT (space, room, tag, name) DO UPDATE SET keep_until = greatest(known.keep_until, excluded.keep_until)
-"""
-TAGGED = b"""
-SELECT name FROM backstay_tag
-WHERE space = %(space)s AND room = %(room)s AND tag = %(tag)b AND keep_until > %(now)s ORDER BY name
-"""
-UNTAG = b"""
-DELETE FROM backstay_tag WHERE space = %(space)s AND room = %(room)s AND tag = %(tag)b AND name = ANY(%(names)b)
-"""
-SCAN_FROM = b"""
-SELECT name FROM backstay_state
-WHERE space = %(space)s AND room = %(room)s AND keep_until >= %(now)s AND name >= %(first)b
-"""
-SCAN = SCAN_FROM + b" AND name < %(end)b"
-ORDER = b" ORDER BY name"
 
 Key = tuple[str, bytes]
 
@@ -112,30 +76,38 @@ class Batch:
         known: set[Key] | None,
         now: Micros | None,
     ) -> None:
-        """`known`: a cache of the names that have a row; None: wait for locked names instead of skipping them."""
+        """`known` is a cache of the names that have a row; the batch updates it. With a cache, the batch defers the
+        operations on rows that other transactions have locked. With None, it waits for these rows instead.
+        """
         self._pipeline = pipeline
         self._space = space
         self._ops = ops
-        #: The names of commands, by the operation's identity; whether there are counter operations.
+        #: The name (with its room) that each machine command works on, by the `id()` of its operation.
         self._keys: dict[int, Key] = {}
         self._has_counters = False
-        #: The distinct names of commands, sorted, and their statement parameters.
+        #: All names that machine commands work on, sorted, each once.
         self._wanted: list[Key] = []
+        #: The names of `_wanted` as statement parameters.
         self._wanted_columns: dict[str, Any] = {}
         self._known = known
         self._test_now = now
-        #: The records of locked names (`_locked`) and of names that were read without a lock (`_seen`).
+        #: The encoded record of each name whose row this transaction has locked; None if there is no record.
         self._locked: dict[Key, bytes | None] = {}
+        #: The encoded record of each name that a `Read` reads, which locks no row.
         self._seen: dict[Key, bytes | None] = {}
         #: Decoded records, shared by all commands on a name.
         self._states: dict[Key, Any] = {}
-        self._written: dict[Key, Micros] = {}
-        #: The bodies of the locked records, and the changed ones.
+        #: The names whose record has changed, with the operation that changed it last and the new `keep_until`.
+        self._written: dict[Key, tuple[Apply, Micros]] = {}
+        #: The changed records, encoded when all operations have run; None if the record is deleted.
+        self._docs: dict[Key, bytes | None] = {}
+        #: The body (a large value beside the record) of each locked name, as stored or as changed by this batch.
         self._bodies: dict[Key, bytes | None] = {}
+        #: Of the values in `_bodies`, those that this batch has changed.
         self._new_bodies: dict[Key, bytes] = {}
         self._tags: list[tuple[str, bytes, bytes, Micros]] = []
         self._untags: list[Untag] = []
-        #: Statements that create counters.
+        #: Statements that create hint counters (see COUNTERS).
         self._hints: list[Statement] = []
         self._published: list[Wake] = []
         #: Hints for waiters, which a hub delivers after the commit.
@@ -146,15 +118,23 @@ class Batch:
         self.committing = False
 
     def run(self) -> list[Any]:
-        """Return results or exceptions, in order; DEFERRED for locked names. Raises psycopg's errors."""
+        """Run the batch. Return the result or exception of each operation, in order. DEFERRED stands for an operation
+        on a name whose row another transaction has locked, UNSTARTED for one that the batch had no time for. Raises
+        psycopg's errors.
+        """
         results: dict[int, Any] = {}
         now = self._begin()
+        until = steady() + MAX_SECONDS
         for index, op in self._in_order():
-            results[index] = self._run_op(op, now)
+            results[index] = UNSTARTED if results and steady() > until else self._run_op(op, now)
+        for key, error in self._encode().items():
+            for index, op in enumerate(self._ops):
+                if self._keys.get(id(op)) == key and results[index] is not UNSTARTED:
+                    results[index] = error
         unpublished = self._commit()
         if unpublished is not None:
             for index, op in enumerate(self._ops):
-                if isinstance(op, (Publish, PublishHint)):
+                if isinstance(op, (Publish, PublishHint)) and results[index] is not UNSTARTED:
                     results[index] = unpublished
         self._update_known()
         return [results[index] for index in range(len(self._ops))]
@@ -174,18 +154,19 @@ class Batch:
         missing = wanted if not known else [key for key in wanted if key not in known]
         statements = self._pipeline.session.begin_statements()
         if missing:
-            statements.append((INSERT, self._named(missing)))
+            statements.append((INSERT, {**self._name_columns(missing), "now": self._test_now}))
         if wanted:
-            self._wanted_columns = self._named(wanted)
+            self._wanted_columns = self._name_columns(wanted)
             statements.append((LOCK if known is None else SKIP, self._wanted_columns))
         if reads:
-            statements.append((LOOK, self._named(sorted(reads))))
+            statements.append((READ, self._name_columns(sorted(reads))))
         rows = self._query([*statements, (CLOCK, {})])
         if wanted:
             for room, name, doc, body in rows[-3 if reads else -2]:
                 self._locked[room, name] = doc
                 self._bodies[room, name] = body
-            if known is not None and len(self._locked) < len(wanted):  # locked, or deleted by another transaction
+            # Other transactions have locked or deleted the rows of some names: these names may have no row any more.
+            if known is not None and len(self._locked) < len(wanted):
                 known.difference_update(key for key in wanted if key not in self._locked)
         if reads:
             self._seen = {(room, name): doc for room, name, doc, _ in rows[-2]}
@@ -200,7 +181,7 @@ class Batch:
             raise failed
         return [result.rows for result in results]
 
-    def _named(self, keys: Sequence[Key]) -> dict[str, Any]:
+    def _name_columns(self, keys: Sequence[Key]) -> dict[str, Any]:
         return self._columns(("rooms", "names"), keys)
 
     def _columns(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
@@ -211,8 +192,8 @@ class Batch:
         return arrays
 
     def _in_order(self) -> Iterable[tuple[int, Op[Any]]]:
-        """Return the operations in submission order; counters, whose row locks are waited for, in a fixed order that
-        prevents deadlock.
+        """Return the operations in the order in which they run: as submitted or, if some use hint counters
+        (COUNTERS), sorted by counter. All transactions lock counter rows in this order, so they cannot deadlock.
         """
         if self._has_counters:
             return sorted(enumerate(self._ops), key=lock_order)
@@ -223,16 +204,16 @@ class Batch:
         if known is None:
             return
         known.update(self._locked)
-        known.difference_update(key for key in self._written if self._locked[key] is None)
+        known.difference_update(key for key, doc in self._docs.items() if doc is None)
         if len(known) > KNOWN:
             known.clear()
 
     def _run_op(self, op: Op[Any], now: Micros) -> Any:
         try:
             return self._handlers[type(op)](self, op, now)
-        except psycopg.Error:  # a server error fails the whole transaction
+        except psycopg.Error:  # the transaction is aborted, so all operations of the batch fail
             raise
-        except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
+        except Exception as error:  # noqa: BLE001 - an exception becomes the result of this operation only
             return error
 
     def _apply(self, op: Apply, now: Micros) -> Any:
@@ -246,9 +227,8 @@ class Batch:
         if includes_body:
             reply = room.complete_reply(op.name, transition, self._bodies[key])
         if write:
-            locked[key] = None if state is None else room.encode(state)
             states[key] = state
-            self._written[key] = -(-keep_until // HOUR) * HOUR
+            self._written[key] = (op, keep_until)
             if body is not None:
                 self._bodies[key] = self._new_bodies[key] = body
         if wakes:
@@ -257,11 +237,13 @@ class Batch:
 
     def _read(self, op: Read, now: Micros) -> Reading[Any]:
         key = _key(op)
+        if key in self._states:
+            return Reading(now, self._states[key])
         return Reading(now, _state(op.room, op.name, self._locked.get(key, self._seen.get(key))))
 
     def _scan(self, op: Scan, now: Micros) -> list[str]:
         prefix = op.prefix.encode()
-        end = _after(prefix)
+        end = _prefix_end(prefix)
         statement = (SCAN_FROM if end is None else SCAN) + ORDER
         values = {"room": op.room.name, "now": now, "first": prefix}
         return self._names(statement, values if end is None else {**values, "end": end})
@@ -269,7 +251,7 @@ class Batch:
     def _tag(self, op: Tag, now: Micros) -> None:
         self._tags.append((op.room.name, op.tag.encode(), op.name.encode(), now + op.ttl))
 
-    def _tagged(self, op: Tagged, now: Micros) -> list[str]:
+    def _list_tagged(self, op: ListTagged, now: Micros) -> list[str]:
         return self._names(TAGGED, {"room": op.room.name, "tag": op.tag.encode(), "now": now})
 
     def _names(self, statement: bytes, values: dict[str, Any]) -> list[str]:
@@ -281,7 +263,7 @@ class Batch:
 
     def _publish(self, op: Publish | PublishHint, now: Micros) -> None:
         wake = Wake(op.channel, op.payload)
-        encode(wake)  # raises here, for this operation only, if the message is too long
+        encode(wake)  # only a check: too long for NOTIFY fails this operation, not the whole batch
         self._published.append(wake)
 
     def _publish_hint(self, op: PublishHint, now: Micros) -> None:
@@ -289,7 +271,8 @@ class Batch:
         self._hints.append((HINT, {"hint": op.hint, "count": op.count, "life": op.life, "now": now}))
 
     def _take_hint(self, op: TakeHint, now: Micros) -> int:
-        hints, self._hints = self._hints, []  # counters of this batch are created before they are taken from
+        # First create the counters that this batch publishes: the hint to take from may be one of them.
+        hints, self._hints = self._hints, []
         rows = self._query([*hints, (TAKE, {"hint": op.hint, "n": op.n, "now": now})])[-1]
         return int(rows[0][0]) if rows else op.n
 
@@ -301,7 +284,7 @@ class Batch:
         Read: _read,
         Scan: _scan,
         Tag: _tag,
-        Tagged: _tagged,
+        ListTagged: _list_tagged,
         Untag: _untag,
         Publish: _publish,
         PublishHint: _publish_hint,
@@ -309,23 +292,37 @@ class Batch:
         Ping: _ping,
     }
 
-    def _commit(self) -> psycopg.Error | None:
-        """Write the records and commit, in one write. Returns the error if the commit succeeded but the NOTIFY after it
-        failed.
+    def _encode(self) -> dict[Key, Exception]:
+        """Encode each changed record once, however many commands have changed it: the record of a lock holds its whole
+        queue. Returns the errors of the records that cannot be encoded; they are not written.
         """
-        kept = [key for key in self._wanted if key in self._written and self._locked[key] is not None]
-        gone = [key for key in self._written if self._locked[key] is None]
-        bodies = [(*key, body) for key, body in self._new_bodies.items()]
+        errors: dict[Key, Exception] = {}
+        for key, (op, _) in self._written.items():
+            state = self._states[key]
+            try:
+                self._docs[key] = None if state is None else op.room.encode(state)
+            except Exception as error:  # noqa: BLE001 - only the operations on this name fail
+                errors[key] = error
+        return errors
+
+    def _commit(self) -> psycopg.Error | None:
+        """Update the records, commit and send NOTIFY, all in one write. Returns the error if the commit succeeded and
+        the NOTIFY failed; raises it if the commit failed.
+        """
+        updated = [key for key in self._wanted if self._docs.get(key) is not None]
+        deleted = [key for key, doc in self._docs.items() if doc is None]
+        bodies = [(*key, body) for key, body in self._new_bodies.items() if self._docs.get(key) is not None]
         statements = self._hints
-        if kept:
-            names = self._wanted_columns if len(kept) == len(self._wanted) else self._named(kept)
-            docs = Bytes([self._locked[key] for key in kept])
-            until = Numbers([self._written[key] for key in kept])
-            statements.append((WRITE, {**names, "docs": docs, "until": until}))
+        if updated:
+            names = self._wanted_columns if len(updated) == len(self._wanted) else self._name_columns(updated)
+            rounded = [round_keep_until(self._written[key][1], self.now) for key in updated]
+            until, steps = (Numbers(column) for column in zip(*rounded, strict=True))
+            docs = Bytes([self._docs[key] for key in updated])
+            statements.append((WRITE, {**names, "docs": docs, "until": until, "steps": steps}))
         if bodies:
             statements.append((BODY, self._columns(("rooms", "names", "bodies"), bodies)))
-        if gone:
-            statements.append((DELETE, self._named(gone)))
+        if deleted:
+            statements.append((DELETE, self._name_columns(deleted)))
         if self._tags:
             statements.append((TAG, self._columns(("rooms", "tags", "names", "until"), self._tags)))
         for op in self._untags:
@@ -336,7 +333,7 @@ class Batch:
         commit = len(statements)
         if self._published:
             statements.append(notify_statement(self._published))
-        self._pipeline.session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
+        self._pipeline.session.check()  # a closed connection fails here, before COMMIT is sent: so the outcome is known
         self.committing = True
         results, failed = self._pipeline.send(statements)
         if len(results) >= commit and results[commit - 1].command == COMMIT[0]:
@@ -355,7 +352,7 @@ def _state(room: Room[Any], name: str, doc: bytes | None) -> Any:
     return None if doc is None else room.decode_state(name, doc)
 
 
-def _after(prefix: bytes) -> bytes | None:
-    """Return the smallest bytes after all that start with `prefix`; None: there are none."""
+def _prefix_end(prefix: bytes) -> bytes | None:
+    """Return the smallest byte string that sorts after all strings with this prefix; None if there is none."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

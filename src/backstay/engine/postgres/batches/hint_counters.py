@@ -1,7 +1,9 @@
-"""Run a batch that holds only hints and counters: one round trip, with an asynchronous commit.
+"""Run a batch that contains only operations on hints and hint counters: one round trip, with an asynchronous commit.
 
-A crash can lose a counter, which is harmless: a worker that finds no counter claims as if it were hinted. Machine
-commands must be durable (`batch.py`), and hints in the same batch as commands commit with them.
+A hint counter belongs to an announcement of pending jobs and limits how many workers try to claim them.
+
+A crash can lose a counter, which is harmless: a worker that finds no counter claims jobs anyway. Machine commands must
+be durable, so a batch that also holds commands runs in `batch.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ HINT = (
     + NOW
     + b" ON CONFLICT (hint) DO UPDATE SET remaining = excluded.remaining, keep_until = excluded.keep_until"
 )
-#: `before` waits for concurrent takers of the same counter and then reads the remaining count.
+#: Takes up to `n` from a counter. The CTE `before` locks the counter's row. So it waits until concurrent transactions
+#: have taken their part, and then reads what remains.
 TAKE = (
     b"WITH before AS (SELECT remaining FROM backstay_hint_counter WHERE hint = %(hint)s AND keep_until > "
     + NOW
@@ -33,8 +36,8 @@ TAKE = (
     b" FROM before WHERE hint = %(hint)s RETURNING least(before.remaining, %(n)s)"
 )
 
-#: Creates a counter and publishes its message in one statement. Sent after a COMMIT it is its own transaction, with an
-#: asynchronous commit, and its failure rolls nothing else back.
+#: Creates counters and publishes their messages in one statement. It is sent after the COMMIT of a transaction, so it
+#: is a transaction of its own: it commits asynchronously, and if it fails, the first transaction stays committed.
 ANNOUNCE = (
     b"WITH lazy AS (SELECT set_config('synchronous_commit', 'off', true)), made AS ("
     b"INSERT INTO backstay_hint_counter (hint, remaining, keep_until) SELECT n.hint, n.count, %(life)s + "
@@ -43,26 +46,26 @@ ANNOUNCE = (
     b" SELECT pg_notify(%(channel)s, payload) FROM unnest(%(payloads)b) AS n (payload)"
 )
 
-#: Operations that a crash may lose.
+#: The operations that a `HintBatch` may contain: a crash of the server may undo them.
 HINTS = (Publish, PublishHint, TakeHint)
 
 
 class HintBatch:
-    """The hint operations of one transaction; messages are published right after its COMMIT."""
+    """Runs hint operations in one transaction. The messages that they publish are sent right after its COMMIT."""
 
     def __init__(self, pipeline: Pipeline, ops: Sequence[Op[Any]], *, now: Micros | None) -> None:
         self._pipeline = pipeline
         self._ops = ops
         self._test_now = now
         self._statements: list[Statement] = []
-        #: Operations whose result is the row of a statement, with the statement's index.
+        #: The operations that take from a counter, with the index of their statement.
         self._takes: list[tuple[int, TakeHint]] = []
         self._published: list[Wake] = []
-        #: The server's clock.
+        #: The server's time in µs during the transaction; 0 until `run` has committed.
         self.now: Micros = 0
         #: True from the moment the COMMIT is sent.
         self.committing = False
-        #: Always empty: these operations wake no waiters.
+        #: The hints for waiters of locks that the caller must publish. Always empty: these operations wake no waiters.
         self.wakes: list[Wake] = []
 
     def run(self) -> list[Any]:
@@ -72,7 +75,7 @@ class HintBatch:
         for index, op in sorted(enumerate(self._ops), key=lock_order):
             try:
                 self._add(op)
-            except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
+            except Exception as error:  # noqa: BLE001 - an exception becomes the result of this operation only
                 results[index] = error
         self._send(results)
         return results
@@ -80,7 +83,7 @@ class HintBatch:
     def _add(self, op: Op[Any]) -> None:
         if isinstance(op, (Publish, PublishHint)):
             wake = Wake(op.channel, op.payload)
-            encode(wake)  # raises here, for this operation only, if the message is too long
+            encode(wake)  # only a check: if the message is too long, this operation fails and not the whole batch
             self._published.append(wake)
         if isinstance(op, PublishHint):
             given = {"hint": op.hint, "count": op.count, "life": op.life, "now": self._test_now}
@@ -95,7 +98,7 @@ class HintBatch:
         commit = len(statements)
         if self._published:
             statements.append(notify_statement(self._published))
-        self._pipeline.session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
+        self._pipeline.session.check()  # a closed connection fails here, before COMMIT is sent: so the outcome is known
         self.committing = True
         found, failed = self._pipeline.send(statements)
         if len(found) < commit or found[commit - 1].command != COMMIT[0]:

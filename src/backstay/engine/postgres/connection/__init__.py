@@ -1,1 +1,3 @@
-"""Connections to PostgreSQL: own sessions, the wire format, pools that belong to the caller."""
+"""Connections to PostgreSQL: those that Backstay opens itself, those of a pool that belongs to the caller, and the
+pipelined sending of statements.
+"""

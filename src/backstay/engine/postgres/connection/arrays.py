@@ -16,16 +16,19 @@ _HEAD = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _BIGINT = struct.Struct("!iq")
 _DOUBLE = struct.Struct("!id")
-#: Most elements are short: their encoded lengths are precomputed.
+#: An element is sent after its length (four bytes). For lengths below this, which most are, these bytes are
+#: precomputed.
 _SHORT = 512
 _LENGTHS = [_LENGTH.pack(size) for size in range(_SHORT)]
-#: A length below this is one ASCII character, so it can be joined with the elements as text.
+#: A length below this is encoded as four bytes that are ASCII characters. So the lengths and the texts of a column can
+#: be joined as one string, which is then encoded in one call.
 _ASCII = 128
-#: Elements shorter than this are worth caching: most names are, most ids and arguments (which are unique) are not.
+#: The encoding of an array with one element is cached if the element is shorter than this: most names are short and
+#: recur; most ids and arguments are longer and unique.
 _NAME = 24
 
 
-def _sized(raw: bytes) -> bytes:
+def _prefix_length(raw: bytes) -> bytes:
     size = len(raw)
     return (_LENGTHS[size] if size < _SHORT else _LENGTH.pack(size)) + raw
 
@@ -40,7 +43,7 @@ class Array:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
-        #: The cached encoding: names are sent twice, for the lock and for the write.
+        #: The cached encoding. A batch sends its column of names twice: to lock the rows, then to write them.
         self.dumped: bytes | None = None
 
     def pack(self) -> bytes:
@@ -48,7 +51,7 @@ class Array:
         items = self.items
         if not items:
             return b""
-        if items.count(items[0]) == len(items):  # many columns have the same value in all rows
+        if items.count(items[0]) == len(items):  # encode a value once that all rows share, as in many columns
             return self._pack_items(items[:1]) * len(items)
         return self._pack_items(items)
 
@@ -56,7 +59,9 @@ class Array:
         raise NotImplementedError
 
     def is_cacheable(self, item: Any) -> bool:
-        """Whether the encoding of a one-element array is worth caching: it may recur and is small."""
+        """Whether `dump` caches the encoding of an array that has only this item: only if the item is short, because
+        short items often recur.
+        """
         return len(item) < _NAME
 
 
@@ -67,11 +72,11 @@ class Bytes(Array):
         if len(set(map(len, items))) == 1:
             length = _LENGTH.pack(len(items[0]))
             return length + length.join(items)
-        return b"".join([_sized(item) for item in items])
+        return b"".join([_prefix_length(item) for item in items])
 
 
 class RowLocations(Bytes):
-    """Row locations (`ctid`)."""
+    """The locations of rows (PostgreSQL's `ctid`)."""
 
     element, oid = 27, 1010
 
@@ -80,12 +85,12 @@ class Texts(Array):
     element, oid = 25, 1009
 
     def _pack_items(self, items: Sequence[str]) -> bytes:
-        if len(items[0]) < _ASCII and len(set(map(len, items))) == 1:  # ids all have the same length
+        if len(items[0]) < _ASCII and len(set(map(len, items))) == 1:  # ids have equal lengths
             length = f"\0\0\0{chr(len(items[0]))}"
             text = length + length.join(items)
             if text.isascii():
                 return text.encode()
-        return b"".join([_sized(item.encode()) for item in items])
+        return b"".join([_prefix_length(item.encode()) for item in items])
 
 
 class Numbers(Array):
@@ -102,7 +107,7 @@ class Floats(Array):
     element, oid = 701, 1022
 
     def is_cacheable(self, item: float) -> bool:
-        return False  # 0.0 and -0.0 are the same cache key
+        return False  # 0.0 == -0.0, so a cache would return the encoding of one for the other
 
     def _pack_items(self, items: Sequence[float]) -> bytes:
         return b"".join(map(_DOUBLE.pack, repeat(8), items))
@@ -134,7 +139,7 @@ def _dump_single(oid: int, item: Any) -> bytes:
 
 
 class ArrayDumper(Dumper):
-    """Base of the psycopg dumpers for columns."""
+    """Base of the psycopg dumpers for `Array` classes."""
 
     format = Format.BINARY
 
@@ -159,6 +164,6 @@ class FloatsDumper(ArrayDumper):
 
 
 def register_dumpers(connection: psycopg.Connection[Any]) -> None:
-    """Register the dumpers, so that a connection accepts columns as parameters."""
+    """Register the dumpers, so that the connection accepts `Array` objects as parameters."""
     for kind, dumper in ((Bytes, BytesDumper), (Texts, TextsDumper), (Numbers, NumbersDumper), (Floats, FloatsDumper)):
         connection.adapters.register_dumper(kind, dumper)

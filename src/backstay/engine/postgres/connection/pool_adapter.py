@@ -34,7 +34,9 @@ class PoolAdapter(ABC):
         self._pool = pool
 
     def borrow(self, patience: float) -> PooledSession:
-        """Borrow a connection that is alive as far as can be seen without a round trip. Raises BackstayError."""
+        """Borrow a connection from the pool, or raise EngineUnavailable after `patience` seconds. A connection that the
+        server has closed is given back and another one borrowed, if the close is visible without a round trip.
+        """
         patience = min(patience, self._pool.timeout)
         until = steady() + patience
         while True:
@@ -79,7 +81,7 @@ class PoolAdapter(ABC):
         name = self._pool.name
         if getattr(self._pool, "_opened", True):
             return f"the pool {name!r} was closed by its owner; close this Backstay first, or pass it an open pool"
-        return f"the pool {name!r} is not open yet: open() it before the first lock"
+        return f"the pool {name!r} is not open yet: call its open() before the first lock"
 
     def _exhausted_text(self, patience: float) -> str:
         pool = self._pool
@@ -139,7 +141,7 @@ class AsyncPoolAdapter(PoolAdapter):
             if not isinstance(error, Exception):
                 raise
             return
-        if not request.fulfil(connection):  # the thread has given up
+        if not request.fulfil(connection):  # the thread no longer waits
             await self._async_pool.putconn(connection)
 
     def _return(self, connection: CallerConnection) -> None:
@@ -181,7 +183,7 @@ class ConnectionRequest:
         self._error: BaseException | None = None
 
     def fulfil(self, connection: CallerConnection) -> bool:
-        """Hand the connection over. Returns False if the thread has given up."""
+        """Give the connection to the thread. Returns False if the thread no longer waits for it."""
         with self._lock:
             if self.withdrawn:
                 return False
@@ -195,7 +197,7 @@ class ConnectionRequest:
             self.done.set()
 
     def withdraw(self) -> bool:
-        """Give the request up. Returns False if it is already done."""
+        """Stop waiting for the connection. Returns False if the request is already done."""
         with self._lock:
             self.withdrawn = not self.done.is_set()
             return self.withdrawn

@@ -19,13 +19,16 @@ from backstay.errors import ConfigError, EngineError, EngineRefused, EngineUnava
 
 #: psycopg's connection arguments that configure Python objects, not the server.
 OBJECT_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
-#: Seconds that the caller's async function may take to return the parameters.
+#: Seconds that an async function may take that the user passed to the pool as its `conninfo` or `kwargs`.
 PATIENCE = 5.0
 
 
 def open_pool(pool: Any, namespace: str, *, blocking: bool) -> PostgresEngine:
-    """Return the engine for a pool. An async pool serves the async API; the blocking API only uses its address."""
-    given = cast("object", pool)  # isinstance on Any would leave a half-typed pool
+    """Return the engine for a pool. If the pool is async and `blocking` is set, the engine opens connections of its own
+    to the pool's server, because blocking code cannot use an async pool.
+    """
+    # Only for the type checker: after `isinstance`, it would take a value of type Any for a pool of an unknown type.
+    given = cast("object", pool)
     if isinstance(given, ConnectionPool):
         blocking_pool: ConnectionPool[Any] = pool
         return PooledEngine(_address(blocking_pool, None), BlockingPoolAdapter(blocking_pool), namespace=namespace)
@@ -77,7 +80,9 @@ def _read(pool: Pool, conninfo: str | None, kwargs: dict[str, Any] | None) -> di
 
 
 def _call(source: Any | Callable[[], Any], pool_adapter: AsyncPoolAdapter | None) -> Any:
-    """Return the value of a parameter source: a plain value, or a function's result, awaited on the pool's loop."""
+    """Return the pool's `conninfo` or `kwargs`. If `source` is a function, call it; if its result is awaitable, await
+    it on the pool's event loop.
+    """
     value = source() if callable(source) else source
     if not inspect.isawaitable(value):
         return value

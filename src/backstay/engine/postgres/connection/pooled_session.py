@@ -1,4 +1,4 @@
-"""A session on a connection from the caller's pool. It leaves no change behind when it is returned."""
+"""A session on a connection from the caller's pool. The connection goes back to the pool unchanged."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from backstay.engine.postgres.connection.session import SETTINGS, Session
 if TYPE_CHECKING:
     from psycopg_pool.base import BasePool
 
-#: Settings that a batch depends on. They are set for the transaction only, so no reset is needed.
+#: Settings that a batch depends on. They are set for its transaction only, so that the caller's settings stay.
 LOCAL = ("idle_in_transaction_session_timeout", "lock_timeout", "enable_seqscan")
 _SET = ", ".join(f"set_config('{name}', '{SETTINGS[name]}', true)" for name in LOCAL)
 SET_LOCAL = f"SELECT {_SET}, set_config('search_path', %(path)s, true)".encode()
-#: Reads the session's default search_path, and ignores a SET of the caller: two sessions that used tables in different
-#: schemas would not exclude each other.
+#: Reads the default search_path of the session, not one that the caller has SET. With a SET value, two sessions could
+#: find Backstay's tables in different schemas, and both would be granted the same lock.
 SEARCH_PATH = b"SELECT reset_val FROM pg_settings WHERE name = 'search_path'"
 
 
 class PooledSession(Session):
-    """Our session object around the libpq connection inside the caller's connection object. The caller's settings for
-    rows, cursors, autocommit and prepared statements live in that object and stay unchanged. This session prepares no
-    statements, because their names could collide with the caller's.
+    """A second psycopg connection object on the libpq connection of the caller's object `owner`. The settings for rows,
+    cursors, autocommit and prepared statements belong to `owner`, so using this object does not change them. This
+    session prepares no statements, because their names could collide with the caller's.
     """
 
     prepares = False
@@ -39,10 +39,10 @@ class PooledSession(Session):
         notify_handler = pgconn.notify_handler
         self._owner_notice_handler = pgconn.notice_handler
         super().__init__(pgconn, tuple_row)
-        pgconn.notify_handler = notify_handler  # notifications on this connection belong to the caller
+        pgconn.notify_handler = notify_handler  # the constructor replaced the caller's handler
         self.owner = owner
         self.search_path = ""
-        self._autocommit = True  # the setter raises if the pool's check has left a transaction open
+        self._autocommit = True  # not by the setter, which raises if the pool's `check` has left a transaction open
         self.prepare_threshold = None
         register_dumpers(self)
 
@@ -50,9 +50,9 @@ class PooledSession(Session):
         return [(b"BEGIN ISOLATION LEVEL READ COMMITTED", {}), (SET_LOCAL, {"path": self.search_path})]
 
     def is_alive(self) -> bool:
-        """Whether the server has not closed the connection, found out without a round trip."""
+        """Whether the connection is still open. Reads only what has already arrived, without a round trip."""
         try:
-            for _ in ("final message", "end of stream"):  # the second read sees the closed socket
+            for _ in ("final message", "end of stream"):  # the second read detects the closed socket
                 self.pgconn.consume_input()
         except psycopg.Error:
             self.pgconn.finish()

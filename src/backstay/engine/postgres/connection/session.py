@@ -19,26 +19,28 @@ T = TypeVar("T")
 
 #: The server ends a session that stalls inside a transaction after this time (ms), because its row locks block others.
 IDLE_IN_TRANSACTION = 2000
-#: How long a statement waits for a locked row (ms). Other operations wait behind it.
+#: How long a statement waits for a locked row (ms). Short, because other operations wait behind it.
 LOCK_TIMEOUT = 250
-#: Settings that every session of ours depends on; they override those of the user and the database.
+#: Settings that every session of ours depends on. They override the defaults of the database user and the database.
 SETTINGS = {
     "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION),
     "idle_session_timeout": "0",
     "lock_timeout": str(LOCK_TIMEOUT),
-    # A vanished host keeps its row locks until the server's keepalive finds out, which takes two hours by default.
+    # The sessions of a host that vanished keep their row locks until the TCP keepalive fails, by default two hours.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
-    # With a snapshot from before a lock wait, a transaction would read outdated records.
+    # At a higher isolation level, a transaction that waited for a lock would read a snapshot from before the wait.
     "default_transaction_isolation": r"read\ committed",
-    # All access is by key: a plan from when a table was small must not scan it once it is large.
+    # All access is by key. A plan that was made while a table was small must not scan the table once it is large.
     "enable_seqscan": "off",
 }
 #: The oldest supported server version.
 OLDEST = 140_000
 
-#: Permanent errors: a wrong password, a missing privilege, a missing database or table. A retry does not help.
+#: Errors that an administrator must correct: a wrong password, a missing privilege, a missing database or table. A
+#: retry does not help the caller. A full disk, a read-only server and too many connections are not among them: they
+#: are outages.
 FINAL = (
     pg.InvalidAuthorizationSpecification,
     pg.InsufficientPrivilege,
@@ -48,9 +50,9 @@ FINAL = (
     pg.UndefinedColumn,
     pg.SyntaxError,
 )
-#: Errors of the values themselves: sending the same operation again fails again.
+#: Errors of the parameter values: the same operation fails again if it is retried.
 UNFIT = (pg.DataError, pg.IntegrityError, pg.ProgramLimitExceeded)
-#: Texts of permanent errors while connecting, where libpq reports the server's message without an SQLSTATE.
+#: Texts of such errors while connecting, where libpq reports the server's message without an SQLSTATE.
 REFUSALS = (
     "authentication failed",
     "no password supplied",
@@ -67,7 +69,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
     #: The deadline (steady clock) of the current batch.
     until = float("inf")
-    #: Whether statements may be prepared under our own names.
+    #: Whether this session may create prepared statements. A session on a pooled connection may not (PooledSession).
     prepares = True
 
     def begin(self) -> None:
@@ -89,13 +91,13 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             raise pg.OperationalError("no answer in time") from None
 
     def check(self) -> None:
-        """Raise if the deadline has passed or the server has closed the connection, before anything is sent."""
+        """Raise OperationalError if the deadline has passed or the server has closed the connection. Sends nothing."""
         self.check_time()
-        for _ in ("final message", "end of stream"):  # the second read sees the closed socket
+        for _ in ("final message", "end of stream"):  # the first read may only get a last message
             self.pgconn.consume_input()
 
     def check_time(self) -> float:
-        """Return the seconds left. Past the deadline, close the connection and raise."""
+        """Return the seconds until the deadline. After it, close the connection and raise OperationalError."""
         left = self.until - steady()
         if left <= 0:
             self.pgconn.finish()
@@ -118,7 +120,7 @@ def connect(address: Address, name: str) -> Session:
         raise translate(error, address) from error
     session.until = steady() + address.timeout
     try:
-        check(session.info.server_version, address)
+        check_version(session.info.server_version, address)
     except EngineRefused:
         session.close()
         raise
@@ -126,19 +128,19 @@ def connect(address: Address, name: str) -> Session:
     return session
 
 
-def check(version: int, where: object) -> None:
-    """Raise EngineRefused if the server is too old."""
+def check_version(version: int, where: object) -> None:
+    """Raise EngineRefused if the server (`where`, for the message) is too old."""
     if version < OLDEST:
         raise EngineRefused(f"{where} is PostgreSQL {version // 10000}; Backstay needs {OLDEST // 10000} or newer")
 
 
 def translate(error: psycopg.Error, address: Address, *, sent: bool = False) -> EngineError:
-    """Convert a psycopg error. `sent`: a COMMIT was sent, so the outcome is unknown unless the server reports a
-    rollback.
+    """Convert a psycopg error to a Backstay error. `sent`: a COMMIT was sent, so the outcome is unknown unless the
+    error proves a rollback.
     """
     why = " ".join(str(error).split()) or type(error).__name__
-    if sent and not rolled_back(error):
-        return OutcomeUnknown(f"{address}: {why}; the commit may have arrived")
+    if sent and not proves_rollback(error):
+        return OutcomeUnknown(f"{address}: {why}; the transaction may have been committed")
     if isinstance(error, FINAL) or (not error.sqlstate and any(words in why for words in REFUSALS)):
         return EngineRefused(f"{address} refused: {why}")
     if isinstance(error, (pg.OperationalError, pg.InterfaceError, pg.InternalError)) and not isinstance(error, UNFIT):
@@ -148,9 +150,10 @@ def translate(error: psycopg.Error, address: Address, *, sent: bool = False) -> 
     return refused
 
 
-def rolled_back(error: psycopg.Error) -> bool:
-    """Whether this error proves that the transaction was rolled back. A server that ends the session (FATAL) may have
-    committed before, except after an idle-in-transaction time-out.
+def proves_rollback(error: psycopg.Error) -> bool:
+    """Whether this error proves that the transaction was rolled back. An error that ends the session (FATAL) does not,
+    because the server may have committed before it. The exception is the idle-in-transaction time-out: it can only
+    occur while the transaction is still open.
     """
     if isinstance(error, pg.IdleInTransactionSessionTimeout):
         return True

@@ -24,16 +24,16 @@ from psycopg.waiting import Ready, Wait
 from backstay.engine.postgres.connection.arrays import Array, dump
 from backstay.engine.postgres.connection.session import Session
 
-#: A text with `%(name)s` placeholders, and their values; `%(name)b` means the same.
+#: An SQL text with placeholders `%(name)s` or `%(name)b`, which mean the same here, and the values by name.
 Statement = tuple[bytes, Mapping[str, Any]]
 
 COMMIT: Statement = (b"COMMIT", {})
-#: Never prepared, so that transactions stay visible in a traffic dump.
+#: Statements that are sent as text and never prepared, so that a traffic dump shows where transactions begin and end.
 PLAIN = frozenset({b"BEGIN", COMMIT[0]})
 
 _PLACE = re.compile(rb"%\((\w+)\)[sb]")
 _BIGINT = struct.Struct("!q")
-#: A text with the type OIDs of its parameters: the identity of a prepared statement.
+#: An SQL text with the type OIDs of its parameters. The session prepares one statement for each Key.
 Key = tuple[bytes, tuple[int, ...]]
 
 
@@ -58,11 +58,11 @@ class PipelineTrip:
     def __init__(self, expected: list[Key | None], generator: PQGen[TripResults]) -> None:
         self.expected = expected
         self._generator = generator
-        #: The socket event it waits for; None: not started.
+        #: The socket event that the trip waits for; None before it starts.
         self._waits_for: Wait | None = None
 
     def advance(self, ready: Ready | None = None) -> TripResults | None:
-        """Send and read as far as possible without blocking; None: more results are to come."""
+        """Send and read as far as possible without blocking. Returns None while results are missing."""
         try:
             self._waits_for = next(self._generator) if ready is None else self._generator.send(ready)
         except StopIteration as end:
@@ -75,8 +75,8 @@ class PipelineTrip:
         """Whether all statements have been sent and only results are awaited."""
         return self._waits_for == Wait.R
 
-    def rest(self) -> PQGen[TripResults]:
-        """Return the rest as a generator, for psycopg's `wait`."""
+    def finish(self) -> PQGen[TripResults]:
+        """Finish the trip, as a generator for psycopg's `wait`. Returns the results."""
         generator, waits_for = self._generator, self._waits_for
         if waits_for is None:
             return (yield from generator)
@@ -95,7 +95,7 @@ class Pipeline:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._names: dict[Key, bytes] = {}
-        self._made = 0
+        self._prepared_count = 0
         self._loading = Transformer(session)
 
     def send(self, statements: Sequence[Statement]) -> tuple[list[StatementResult], psycopg.Error | None]:
@@ -103,15 +103,20 @@ class Pipeline:
         return self.receive(self.begin(statements))
 
     def begin(self, statements: Sequence[Statement]) -> PipelineTrip:
-        """Queue statements without sending them: the caller drives the returned trip."""
+        """Queue statements in libpq without sending them. The caller sends them and reads their results through the
+        returned trip.
+        """
         pgconn = self.session.pgconn
         pgconn.enter_pipeline_mode()
         try:
-            # One entry per expected result: the statement that it prepares, or None for an execution.
+            # One entry for each result that the server will send, in order: the Key of the statement for the result of
+            # a PREPARE, None for the result of an execution.
             expected = [prepared for statement in statements for prepared in self._queue(statement)]
             pgconn.pipeline_sync()
         except BaseException:
-            pgconn.finish()  # queued messages and replies no longer match
+            # Close the connection: some statements are already queued, and their results would be taken for those of
+            # later statements.
+            pgconn.finish()
             raise
         return PipelineTrip(expected, _run_trip(pgconn, len(expected) + 1))
 
@@ -119,7 +124,7 @@ class Pipeline:
         """Wait for all results of a trip, also of one that an event loop has started."""
         pgconn = self.session.pgconn
         try:
-            results, broken = self.session.wait(trip.rest())
+            results, broken = self.session.wait(trip.finish())
         except BaseException:
             pgconn.finish()
             raise
@@ -140,7 +145,7 @@ class Pipeline:
         return loaded, failed
 
     def _queue(self, statement: Statement) -> list[Key | None]:
-        text, names = numbered(statement[0])
+        text, names = number_placeholders(statement[0])
         given = statement[1]
         values, oids = _parameters([given[name] for name in names])
         formats = [Format.BINARY] * len(values)
@@ -153,9 +158,9 @@ class Pipeline:
         if name is not None:
             pgconn.send_query_prepared(name, values, formats, Format.BINARY)
             return [None]
-        self._made += 1
-        # Registered before the server confirms: the same statement may follow in this trip.
-        name = self._names[key] = b"backstay_%d" % self._made
+        self._prepared_count += 1
+        # The name is stored before the server confirms the PREPARE, because this trip may contain the statement again.
+        name = self._names[key] = b"backstay_%d" % self._prepared_count
         pgconn.send_prepare(name, text, oids)
         pgconn.send_query_prepared(name, values, formats, Format.BINARY)
         return [key, None]
@@ -186,8 +191,8 @@ class Pipeline:
 
 
 def _run_trip(pgconn: PGconn, expected: int) -> PQGen[TripResults]:
-    """Send and fetch `expected` results. Returns them with the error that cut them short: results that arrived before a
-    connection broke are valid.
+    """Send and fetch `expected` results. If the connection breaks, returns the error and the results that arrived
+    before it, which are valid.
     """
     results: list[list[PGresult]] = []
     try:
@@ -200,7 +205,7 @@ def _run_trip(pgconn: PGconn, expected: int) -> PQGen[TripResults]:
 
 
 @cache
-def numbered(text: bytes) -> tuple[bytes, tuple[str, ...]]:
+def number_placeholders(text: bytes) -> tuple[bytes, tuple[str, ...]]:
     """Replace named placeholders with `$1`, `$2`, …; return the text and the names in that order."""
     places: dict[bytes, int] = {}
     made = _PLACE.sub(lambda found: b"$%d" % places.setdefault(found[1], len(places) + 1), text)

@@ -1,1 +1,1 @@
-"""Operations of stores with tables of their own, pipelined."""
+"""Runs the operations of stores that have their own tables, such as jobs, in libpq's pipeline mode."""

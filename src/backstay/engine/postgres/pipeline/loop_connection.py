@@ -1,8 +1,9 @@
 """Run store operations on the event loop's own thread, which saves two thread switches per round trip.
 
-The loop runs only round trips that are whole transactions and are sent in one write: if the loop then blocks, no
-transaction stays open on the server. Everything else (connecting, a transaction of several round trips, any error) is
-handed to the connection's thread, which continues where the loop stopped.
+The event loop runs only round trips that are whole transactions and are sent in one write. So no transaction stays open
+on the server if a task then blocks the loop. Each connection also has a thread of its own (a CommitThread). It
+connects, runs transactions of several round trips and handles all errors. If one of these comes up in a batch that the
+loop has started, the thread takes over the batch.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class LoopConnection:
-    """One connection for procedures, used by its thread or by one batch of an event loop, never by both at once. Any
-    thread may queue operations.
+    """One connection for store operations. At any time, either its own thread uses it or one event loop does, for one
+    batch of operations. Any thread may queue operations.
     """
 
     def __init__(self, engine: PostgresEngine, name: str) -> None:
@@ -42,7 +43,7 @@ class LoopConnection:
         self._commit_thread = CommitThread(name, commit=self._commit, end=self.connection.end)
         #: Guards the fields below.
         self._lock = threading.RLock()
-        #: How many operations are queued on the thread or run there.
+        #: How many operations are queued for the connection's thread or run on it.
         self._at_thread = 0
         self._in_flight: InFlight | None = None
         #: Operations that arrived while a batch is in flight: the loop's next batch.
@@ -50,7 +51,7 @@ class LoopConnection:
         self._stopped = False
 
     def put_items(self, items: list[QueuedOp], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Run operations on the running `loop` if the connection is free, else on the thread."""
+        """Run operations on the running `loop` if the connection is free, otherwise on the connection's thread."""
         with self._lock:
             flight = self._in_flight
             if flight is not None and loop is flight.loop and not self._stopped:
@@ -77,7 +78,7 @@ class LoopConnection:
             self._commit_thread.put_items(items)
 
     def _move_to_thread(self, flight: InFlight) -> None:
-        """Let the thread continue a batch that the loop has started."""
+        """Hand a batch that was started on the event loop to the connection's thread, which completes it."""
         self._in_flight = None
         flight.detach()
         queued, self._queued = self._queued, []
@@ -87,7 +88,7 @@ class LoopConnection:
     def _hand_off(self, handoff: LoopHandoff) -> None:
         def on_results(results: Sequence[tuple[int, Any]]) -> None:
             ((_, found),) = results
-            # A closed connection returns one exception for the whole batch.
+            # If the connection is closed, `found` is one exception for the whole batch instead of a list of results.
             deliver_results(handoff.items, [found] * len(handoff.items) if isinstance(found, BaseException) else found)
 
         self._to_thread([QueuedOp(handoff, 0, on_results)])
@@ -102,16 +103,16 @@ class LoopConnection:
         procedures = self.connection.start(some, wakes)
         for one in procedures:
             one.advance(None)
-        begun = [one for one in procedures if one.next_trip is not None]
+        started = [one for one in procedures if one.next_trip is not None]
         more = [item for _, others in rest for item in others]
-        if not begun or not all(one.next_trip.commit for one in begun if one.next_trip is not None):
-            self._hand_off(LoopHandoff(some, reads, procedures, wakes))  # the procedures keep their first statements
+        if not started or not all(one.next_trip.commit for one in started if one.next_trip is not None):
+            self._hand_off(LoopHandoff(some, reads, procedures, wakes))  # nothing of this batch was sent yet
             self._to_thread(more)
             return True
         self._queued = more + self._queued
         flight = InFlight(self, loop, some, reads, procedures, wakes)
         try:
-            flight.sent = self.connection.compose(pipeline.session, pipeline, begun, begin=True, reads=reads)
+            flight.sent = self.connection.compose(pipeline.session, pipeline, started, begin=True, reads=reads)
             if (results := flight.sent.trip.advance()) is not None:
                 raise results[1] or pg.OperationalError("no answer")
             if flight.sent.trip.is_sent:
@@ -126,7 +127,7 @@ class LoopConnection:
     # ── on the loop ──
 
     def on_ready(self, flight: InFlight, ready: Ready | None) -> None:
-        """Handle a readable socket, or (None) the time-out of a batch in flight."""
+        """Continue a batch in flight: its socket is readable or, if `ready` is None, the batch has timed out."""
         with self._lock:
             sent = flight.sent
             if flight is not self._in_flight or sent is None:
@@ -150,7 +151,10 @@ class LoopConnection:
         deliver_results(flight.items, [one.result for one in flight.procedures])
 
     def _receive(self, sent: SentRoundTrip, ready: Ready | None) -> bool:
-        """Read from the socket. Returns whether all results have arrived; if so, the procedures have advanced."""
+        """Read what has arrived on the socket. Once all results are there, pass them to the procedures (generators that
+        run the batch's operations) and return True. If `ready` is None, the batch has timed out: close the connection
+        and raise.
+        """
         pipeline = self.connection.open_pipeline(steady() + self._engine.address.timeout)
         if pipeline is None:
             raise pg.OperationalError("the connection is gone")
@@ -173,7 +177,7 @@ class LoopConnection:
 
 
 class InFlight:
-    """A batch of a loop's operations, from its one write to its results."""
+    """A batch that an event loop has sent and whose results have not all arrived."""
 
     def __init__(
         self,
@@ -188,8 +192,9 @@ class InFlight:
         self.items = items
         self.procedures = procedures
         self.wakes = wakes
-        #: The round trip whose results are awaited, and the error that the loop met.
+        #: The round trip whose results are awaited.
         self.sent: SentRoundTrip | None = None
+        #: The error that ended the batch on the event loop. The connection's thread handles it and completes the batch.
         self.error: Exception | None = None
         self._connection = connection
         self._reads = reads
@@ -201,13 +206,14 @@ class InFlight:
 
     def attach(self, socket: int, timeout: float) -> None:
         """Let the loop watch the socket and the time-out."""
-        # A duplicate: the thread may close the connection, and the number may be reused, before the loop removes it.
+        # Watch a duplicate of the socket's descriptor. Otherwise the connection's thread could close the socket while
+        # the loop still watches its descriptor, and the kernel could reuse that descriptor for another file.
         self._fd = os.dup(socket)
         self.loop.add_reader(self._fd, self._connection.on_ready, self, Ready.R)
         self._timer = self.loop.call_later(timeout, self._connection.on_ready, self, None)
 
     def detach(self) -> None:
-        """Stop watching. May be called from any thread."""
+        """Stop watching the socket and the time-out. May be called from any thread."""
         if self._fd < 0:
             return
         try:

@@ -1,8 +1,10 @@
-"""Run store operations: each is a procedure that talks to the server, on connections separate from those of the gates.
+"""Run store operations (of jobs, for example) on connections of their own; machine commands (of locks, for example)
+use other connections.
 
-A procedure is a generator: it yields round trips of statements and is sent their rows. A round trip with `commit` is a
-whole transaction, or the end of one, and is sent in one write; those of several queued procedures share a transaction.
-If the server rolls a transaction back, its procedures restart: store operations are idempotent.
+A store operation is a procedure: a generator that yields round trips of statements and is sent their rows. A round trip
+with `commit` is a whole transaction, or the end of a transaction, and is sent in one write. Several queued procedures
+whose next round trip has `commit` share a transaction. If the server rolls the transaction back, all its procedures
+restart. This is safe, because store operations are idempotent.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from backstay.errors import EngineError
 if TYPE_CHECKING:
     from backstay.engine.postgres.engine import PostgresEngine
 
-#: Errors after which procedures restart: the server rolled back, or a row stayed locked longer than `lock_timeout`. A
-#: procedure forces a restart with a division by zero in its last statement, if that finds right before the COMMIT that
-#: another path was needed.
+#: Errors after which procedures restart: the server rolled the transaction back, or a row stayed locked longer than
+#: `lock_timeout`. A division by zero is deliberate: a procedure first tries a fast path, whose last statement divides
+#: by zero if a concurrent transaction has made the result wrong. Then the procedure restarts without the fast path.
 RETRIED = (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.DivisionByZero)
 #: Random pause (seconds) before a restart, so that the conflicting transaction can end.
 RETRY_PAUSE = (0.001, 0.02)
 #: One transaction takes at most this many procedures.
 MAX_BATCH = 100
-#: Plans are made once, for any parameters, possibly while the tables are empty. All statements look rows up by key, so
-#: these settings force nested index loops: a plan must not scan whole tables once they are full.
+#: PostgreSQL plans a prepared statement once, for any parameters, possibly while the tables are still empty. A plan
+#: made for empty tables might scan them, and would be kept after they have grown. All statements look rows up by key,
+#: so these settings force nested index loops instead.
 PLAN_SETTINGS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -52,55 +55,58 @@ class RoundTrip(NamedTuple):
 
     statements: Sequence[Statement]
     commit: bool = True
-    #: A separate transaction before this one, in the same write; it sets its own `synchronous_commit`. On a pooled
-    #: session (`local`), where settings must not outlive the transaction, these statements begin this transaction.
+    #: Statements that are sent in the same write before `statements`, in a transaction of their own, so that they can
+    #: commit asynchronously. On a pooled session (a connection of the caller's pool) they have no transaction of their
+    #: own: they run at the start of that of `statements`. Each has a parameter `local`, which is true in this case.
     ahead: Sequence[Statement] = ()
-    #: Hints that follow the COMMIT in the same write. Their errors are ignored.
+    #: Statements that send hints: they follow the COMMIT in the same write, and their errors are ignored.
     behind: Sequence[Statement] = ()
 
 
-#: The generator that `StoreOperation.work(now, wakes)` returns here. `now` is the time of a test clock; None: the
-#: server's clock counts. Hints appended to `wakes` are sent after the commit.
+#: The generator that `StoreOperation.work(now, wakes)` returns on PostgreSQL. `now` is the time of a test clock; None:
+#: use the server's clock. Hints appended to `wakes` are sent after the commit.
 Procedure = Generator[RoundTrip, list[Rows], Any]
 
 
 class RunningProcedure:
-    """A started procedure with its next round trip, or its result."""
+    """A procedure that runs: its generator, its next round trip (None at its end), and then its result."""
 
     def __init__(self, item: QueuedOp, now: Micros | None, wakes: list[Wake]) -> None:
         self.item = item
         self._generator: Procedure = cast("StoreOperation[Any]", item.op).work(now, wakes)
         self.next_trip: RoundTrip | None = None
         self.result: Any = None
-        #: The result is final and its writes are committed: when the batch restarts, this procedure is not run again.
+        #: The procedure has ended and its writes are committed: if the batch restarts, it does not run again.
         self.is_done = False
 
     def advance(self, rows: list[Rows] | None) -> None:
-        """Send the rows of the last round trip to the generator; None starts it."""
+        """Resume the generator with the rows of its last round trip, or start it if `rows` is None."""
         try:
             self.next_trip = self._generator.send(cast("list[Rows]", rows))
         except StopIteration as end:
             self.next_trip, self.result = None, end.value
-        except Exception as error:  # noqa: BLE001 - an exception is the result of this operation only
+        except Exception as error:  # noqa: BLE001 - an exception becomes the result of this operation only
             self.next_trip, self.result = None, error
 
 
 class SentRoundTrip(NamedTuple):
-    """The round trips of some procedures in one write. `first`: the index of their first own statement; `commit_at`:
-    the index of the COMMIT, if the write `ends` the transaction.
-    """
+    """One write to the server: the next round trip of each of these procedures."""
 
     trip: PipelineTrip
     procedures: list[RunningProcedure]
     round_trips: list[RoundTrip]
+    #: The index of the first statement that belongs to a procedure; before it are BEGIN and settings.
     first: int
+    #: The index of the COMMIT; only if `ends`.
     commit_at: int
+    #: Whether the write ends with a COMMIT.
     ends: bool
 
 
 class LoopHandoff(Op[list[Any]], frozen=True):
-    """Operations that an event loop started (`loop_connection.py`) and the connection's thread finishes: with a sent
-    round trip, with the procedures' next ones, or with the error that the loop met.
+    """Operations that an event loop has started (`loop_connection.py`) and the connection's thread finishes. If
+    the loop has sent a round trip (`sent`), the thread receives the reply; if the loop got an error (`error`), the
+    thread handles it. Then the thread runs the remaining round trips.
     """
 
     items: list[QueuedOp]
@@ -113,7 +119,7 @@ class LoopHandoff(Op[list[Any]], frozen=True):
 
 class PipelineConnection:
     """One connection that runs procedures, one batch after another. All its code runs on its commit thread, or on the
-    event loop that holds the connection (`loop_connection.py`).
+    event loop that uses the connection at that moment (`loop_connection.py`).
     """
 
     def __init__(self, engine: PostgresEngine) -> None:
@@ -124,10 +130,10 @@ class PipelineConnection:
         self._committing = False
 
     def commit(self, items: list[QueuedOp]) -> list[Any]:
-        """Return results or exceptions, in order."""
+        """Run operations; return their results or exceptions, in order."""
         results: dict[int, Any] = {}
         try:
-            for item in items:  # handoffs first: their procedures have started
+            for item in items:  # first what an event loop has started: its replies come first on this connection
                 if isinstance(item.op, LoopHandoff):
                     results[id(item)] = self._run_batch(item.op.items, item.op.reads, item.op)
             for reads, some in batches([item for item in items if id(item) not in results]):
@@ -157,8 +163,8 @@ class PipelineConnection:
             wakes: list[Wake] = []
             try:
                 if handoff is not None:
-                    begun, procedures, wakes, handoff = handoff, handoff.procedures, handoff.wakes, None
-                    self._resume(begun, until)
+                    resumed, procedures, wakes, handoff = handoff, handoff.procedures, handoff.wakes, None
+                    self._resume(resumed, until)
                     return [one.result for one in procedures]
                 self._committing = False
                 session = self._open(until)
@@ -182,7 +188,7 @@ class PipelineConnection:
             except EngineError as error:
                 self.end()
                 return _results_or_errors(items, procedures, [type(error)(str(error)) for _ in items])
-            except Exception as error:  # noqa: BLE001 - a bug: every caller gets it, and the thread must survive it
+            except Exception as error:  # noqa: BLE001 - a bug: every caller gets the error, and the thread survives
                 self._break()
                 return _results_or_errors(items, procedures, [error for _ in items])
             finally:
@@ -195,7 +201,7 @@ class PipelineConnection:
             self._pipeline = Pipeline(session)
             if session.prepares:
                 session.execute(SET, {"local": False})
-        else:  # the deadline of a new session starts when it is connected
+        else:  # `engine.session` has set the deadline of a new session
             session.until = until
         return session
 
@@ -208,13 +214,13 @@ class PipelineConnection:
     def _run(self, session: Session, procedures: list[RunningProcedure], reads: bool) -> None:
         for one in procedures:
             one.advance(None)
-        begun = [one for one in procedures if one.next_trip is not None]
-        if all(one.next_trip.commit for one in begun if one.next_trip is not None):
-            self._send_round_trip(session, begun, begin=True, reads=reads)
+        started = [one for one in procedures if one.next_trip is not None]
+        if all(one.next_trip.commit for one in started if one.next_trip is not None):
+            self._send_round_trip(session, started, begin=True, reads=reads)
         self._run_each(session, procedures)
 
     def _run_each(self, session: Session, procedures: list[RunningProcedure]) -> None:
-        """Run the procedures that have more round trips one by one, each in its own transaction."""
+        """Run the remaining round trips of the procedures: one procedure after another, no two in one transaction."""
         for one in procedures:
             one.is_done = one.next_trip is None
         for one in procedures:
@@ -223,12 +229,14 @@ class PipelineConnection:
                 commit = one.next_trip.commit
                 self._send_round_trip(session, [one], begin=fresh, reads=False)
                 fresh = commit
-            if not fresh:  # the procedure ended inside its transaction
+            if not fresh:  # the last round trip had no COMMIT, so a transaction is open
                 session.execute(b"ROLLBACK")
             one.is_done = True
 
     def _resume(self, handoff: LoopHandoff, until: float) -> None:
-        """Continue after an event loop: receive the sent round trip, if there is one, then run the next ones."""
+        """Continue what an event loop has started: receive the reply to the round trip that it
+        sent, if any, then run the remaining round trips.
+        """
         session, pipeline = self._session, self._pipeline
         if session is None or pipeline is None:
             raise psycopg.OperationalError("the connection is gone")
@@ -240,7 +248,7 @@ class PipelineConnection:
         self._run_each(session, handoff.procedures)
 
     def open_pipeline(self, until: float) -> Pipeline | None:
-        """Return the pipeline if the connection is open, and set its deadline."""
+        """Set the deadline of the open session to `until` and return its pipeline; None if no session is kept open."""
         session = self._session
         if session is None or session.closed or not self._engine.keeps_sessions:
             return None
@@ -263,7 +271,7 @@ class PipelineConnection:
         trips = [one.next_trip for one in procedures if one.next_trip is not None]
         commit = trips[0].commit
         pooled = isinstance(session, PooledSession)
-        no_transaction = reads and not pooled  # reads need no transaction
+        no_transaction = reads and not pooled  # a pooled session needs BEGIN: its settings last one transaction
         first: list[Statement] = []
         if begin and not no_transaction:
             ahead = [(text, {**given, "local": pooled}) for trip in trips for text, given in trip.ahead]
@@ -274,7 +282,7 @@ class PipelineConnection:
                 first += [(SET, {"local": True}), *ahead]
         statements = [*first, *(each for trip in trips for each in trip.statements)]
         ends = commit and not no_transaction
-        session.check()  # fail before sending: an unsent COMMIT cannot have an unknown outcome
+        session.check()  # a closed connection fails here, before COMMIT is sent: so the outcome is known
         self._committing = ends and not reads
         behind = [each for trip in trips for each in trip.behind] if ends else []
         trip = pipeline.begin([*statements, COMMIT, *behind] if ends else statements)
@@ -283,7 +291,7 @@ class PipelineConnection:
     def receive_results(
         self, sent: SentRoundTrip, results: list[StatementResult], failed: psycopg.Error | None
     ) -> None:
-        """Advance the procedures with the rows of their round trips. Raises the error that rolled them back."""
+        """Resume the procedures with the rows of their round trips. Raises the error if the server rolled back."""
         _, procedures, trips, at, commit_at, ends = sent
         committed = ends and len(results) > commit_at and results[commit_at].command == b"COMMIT"
         if failed is not None and not committed:
@@ -311,7 +319,7 @@ class PipelineConnection:
         self.end()
 
     def end(self) -> None:
-        """Release the session. Safe to call twice."""
+        """Give the session back to the engine. Safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
             self._engine.release_session(session)
@@ -320,14 +328,15 @@ class PipelineConnection:
 def _results_or_errors(
     items: list[QueuedOp], procedures: list[RunningProcedure], errors: Sequence[BaseException]
 ) -> list[Any]:
-    """Return the results of the procedures that are done, and the errors of the others."""
+    """Return for each operation the result of its procedure or, if the procedure is not done, the error."""
     done = {id(one.item): one.result for one in procedures if one.is_done}
     return [done.get(id(item), error) for item, error in zip(items, errors, strict=True)]
 
 
 def batches(items: list[QueuedOp]) -> Iterator[tuple[bool, list[QueuedOp]]]:
     """Split operations into transactions: reads first, then writes, at most `MAX_BATCH` each. An operation with a key
-    (see `StoreOperation.key`) gets its own transaction: a resent copy must run after the first one has committed.
+    (see `StoreOperation.key`) gets its own transaction: `items` may also contain a resent copy of it, and the copy must
+    run after the first one has committed.
     """
     ops = [(cast("StoreOperation[Any]", item.op), item) for item in items]
     for reads in (True, False):

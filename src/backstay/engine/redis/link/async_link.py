@@ -16,6 +16,7 @@ from backstay.engine.redis.address import Address
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.engine.redis.link.protocol import (
     ASKING,
+    IDLE,
     PING_FIRST,
     ErrorReply,
     Handshake,
@@ -24,33 +25,38 @@ from backstay.engine.redis.link.protocol import (
     is_push,
     new_reader,
     sign_in,
+    watch_closing,
 )
-from backstay.engine.redis.link.tls import refusal as tls_refusal
+from backstay.engine.redis.link.tls import tls_refusal
 from backstay.errors import EngineUnavailable, OutcomeUnknown
 
 #: The largest number of commands in flight. Further ones wait in this process, where a cancellation removes them.
 IN_FLIGHT = 10_000
-#: Extra seconds after the time-out before the connection is closed: the event loop may have been blocked.
+#: Seconds that the connection stays open after a reply has timed out. If the event loop was blocked, the reply may have
+#: arrived, and the loop can still read it in this time.
 GRACE = 0.05
-#: A single command is sent at once. After this many in one loop iteration they are sent early, to keep the server busy.
+#: Commands are sent in one write at the end of the loop iteration. They are sent earlier if no command is in flight, or
+#: if this many have collected, so that the server is not idle.
 BURST = 16
-#: Seconds between two checks whether a retired link has no pending replies.
+#: Seconds between two checks whether all replies of a retired link have arrived.
 RETIRE = 0.1
-#: Seconds to read the TLS alert of a server that closes the connection.
+#: The longest time (seconds) to wait for the TLS alert of a server that closed the connection (`_read_tls_alert`).
 ALERT_PATIENCE = 1.0
 
 
 class AsyncLink(asyncio.Protocol):
-    """A connection. Replies resolve futures in order; the reply to a cancelled future is read and dropped."""
+    """A connection that the tasks of one event loop share. Each command has a future, and replies resolve the futures
+    in the order of the commands. If a future was cancelled, its reply is read and dropped.
+    """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self.ready = False
-        #: The result of the handshake: a `Hello`, or the result of another one.
+        #: What the handshake of `connect` returned. The default handshake, `sign_in`, returns a `Hello`.
         self.handshake_result: Any = None
         #: The exception that ended the connection, if known.
         self.why: Exception | None = None
-        #: Whether the server has sent anything.
+        #: Whether the server has sent any bytes on this connection.
         self.has_received = False
         self.connected_at = 0.0
         self._loop = loop
@@ -62,19 +68,22 @@ class AsyncLink(asyncio.Protocol):
         self._progress = 0.0
         self._suspect = False
         self._fd = -1
+        self._closed_by_server: Callable[[], bool] = lambda: False
         self._watching: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
-        #: A cancelled future for replies that are dropped.
+        #: A cancelled future. It stands for commands whose reply is not needed (PING, ASKING), so the reply is dropped.
         self._discarded: asyncio.Future[Any] = loop.create_future()
         self._discarded.cancel()
-        #: For a subscription: receives messages and error replies.
+        #: Set only on the link of a hub's subscription: called with each Pub/Sub message and each error reply.
         self.on_push: Callable[[list[Any] | ErrorReply], None] | None = None
 
     @classmethod
     async def connect(
         cls, address: Address, client_name: str, tls: ssl.SSLContext | None, handshake: Handshake | None = None
     ) -> AsyncLink:
-        """Connect and sign in within `connect_timeout`. `handshake` replaces the sign-in."""
+        """Connect and authenticate within `connect_timeout`. `handshake` is a generator of the first commands to send;
+        by default `sign_in`, which authenticates.
+        """
         loop = asyncio.get_running_loop()
         link = cls(address, loop)
         try:
@@ -115,24 +124,38 @@ class AsyncLink(asyncio.Protocol):
     def hello(self) -> Hello | None:
         return self.handshake_result if isinstance(self.handshake_result, Hello) else None
 
+    def is_usable(self) -> bool:
+        """Whether a command can be sent. Closes an idle connection that the server has closed, which the event loop may
+        not have noticed yet.
+        """
+        if not self.ready:
+            return False
+        if not self._pending and self._loop.time() - self._progress > IDLE and self._closed_by_server():
+            self.abort()
+        return self.ready
+
     def send_after_ping(self, request: bytes) -> asyncio.Future[Any]:
-        """Send a command that wakes waiters, so that they are notified before this caller (`PING_FIRST`)."""
+        """Send a command that notifies waiting clients, such as a release. A PING is sent before it, so that the server
+        sends these notifications before its reply to this client (see `PING_FIRST`).
+        """
         if not self._pending and not self.closed.done():
             self._pending.append(self._discarded)
             request = PING_FIRST + request
         return self.send(request)
 
     def send_asking(self, request: bytes) -> asyncio.Future[Any]:
-        """Send to a node that imports a slot: ASKING and the command in one write."""
+        """Send a command after an ASK redirect, to the node to which its slot is being migrated: ASKING and the command
+        in one write.
+        """
         if self.closed.done():
             return self.send(request)
-        if len(self._pending) >= IN_FLIGHT:  # ASKING and its command must not be separated
+        if len(self._pending) >= IN_FLIGHT:  # the command would be queued, and not sent right after its ASKING
             raise EngineUnavailable(f"too many commands in flight to {self.address}")
         self._pending.append(self._discarded)
         return self.send(ASKING + request)
 
     def retire(self) -> None:
-        """Close once all pending replies have arrived. Callers must send nothing more."""
+        """Close the link once all pending replies have arrived. Callers must send no further commands."""
         if self._pending and not self.closed.done():
             self._loop.call_later(RETIRE, self.retire)
         else:
@@ -150,7 +173,7 @@ class AsyncLink(asyncio.Protocol):
         return future
 
     def write(self, request: bytes) -> None:
-        """Send a command without a reply: SUBSCRIBE and UNSUBSCRIBE are confirmed by messages."""
+        """Send a command that has no reply: SUBSCRIBE and UNSUBSCRIBE are confirmed by messages."""
         if self._transport is not None and not self.closed.done():
             self._transport.write(request)
 
@@ -167,8 +190,9 @@ class AsyncLink(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _write_now(self) -> None:
-        """Write to the socket before the loop iteration ends, so that the server can start. Bypasses the transport,
-        which is safe only while its buffer is empty.
+        """Write the collected commands now, not at the end of the loop iteration, so that the server can start on them.
+        This writes to the socket directly. It does nothing while asyncio's transport still has unsent bytes, because
+        those must be sent first.
         """
         transport = self._transport
         if transport is None or self.closed.done() or transport.get_write_buffer_size():
@@ -176,7 +200,10 @@ class AsyncLink(asyncio.Protocol):
         data = b"".join(self._out)
         try:
             sent = os.write(self._fd, data)
-        except OSError:  # the buffer is full or the connection lost: `_flush` handles it
+        except BlockingIOError:  # the buffer is full: `_flush` hands the data to the transport
+            return
+        except OSError:  # the connection is lost, and nothing of `data` was sent
+            self.abort()
             return
         self._out.clear()
         self._arm()
@@ -195,7 +222,9 @@ class AsyncLink(asyncio.Protocol):
             self._watching = self._loop.call_later(self.address.timeout / 2, self._watch)
 
     def _watch(self) -> None:
-        """Close the connection if no reply arrives in time. One timer is enough, because replies come in order."""
+        """Close the connection if commands are pending and no reply has arrived for `address.timeout` seconds. One
+        timer for all commands is enough, because replies come in order.
+        """
         self._watching = None
         if not self._pending:
             return
@@ -204,7 +233,7 @@ class AsyncLink(asyncio.Protocol):
             if self._suspect:
                 self.abort()
                 return
-            pause = GRACE  # if the loop was blocked, the reply may be in the socket's buffer
+            pause = GRACE  # the loop may have been blocked: let it read a reply that has arrived already
             self._suspect = True
         self._watching = self._loop.call_later(pause, self._watch)
 
@@ -212,8 +241,8 @@ class AsyncLink(asyncio.Protocol):
         self.abort()
 
     def interrupt(self) -> None:
-        """Close the connection from another thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed already
+        """Close the connection; may be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop was closed before
             self._loop.call_soon_threadsafe(self.abort)
 
     def abort(self) -> None:
@@ -230,9 +259,10 @@ class AsyncLink(asyncio.Protocol):
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._closed_by_server = watch_closing(sock.fileno())
             if transport.get_extra_info("sslcontext") is None:
                 self._fd = sock.fileno()
-        if self.closed.done():  # aborted while connecting
+        if self.closed.done():  # `abort` was called while connecting
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -251,7 +281,7 @@ class AsyncLink(asyncio.Protocol):
                     if not future.done():
                         future.set_result(reply)
                 reply = reader.gets()
-        except Exception:  # noqa: BLE001 - invalid RESP, or more replies than commands: replies no longer match
+        except Exception:  # noqa: BLE001 - after invalid RESP or an extra reply, replies no longer match their commands
             self.abort()
             return
         while self._overflow and len(pending) < IN_FLIGHT:
@@ -287,9 +317,9 @@ class AsyncLink(asyncio.Protocol):
 async def _read_tls_alert(
     address: Address, tls: ssl.SSLContext, loop: asyncio.AbstractEventLoop
 ) -> BaseException | None:
-    """Return the TLS alert with which a server closes connections after the handshake (it requires a client
-    certificate, for example). A client that writes at that moment sees only the reset, and asyncio drops the unread
-    alert. So this connects once more and only reads.
+    """Return the TLS alert with which a server closes connections after the handshake, if it requires a client
+    certificate, for example. A client that is writing at that moment sees only a connection reset, and asyncio drops
+    the unread alert. So this connects a second time and only reads.
     """
     link = AsyncLink(address, loop)
     try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import ssl
 import struct
+import threading
+import traceback
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import hiredis
@@ -15,6 +19,7 @@ from backstay.engine.base import steady
 from backstay.engine.redis.address import Address
 from backstay.engine.redis.link.credentials import Credentials
 from backstay.engine.redis.link.protocol import (
+    IDLE,
     ErrorReply,
     Handshake,
     Hello,
@@ -24,13 +29,35 @@ from backstay.engine.redis.link.protocol import (
     pack,
     sign_in,
     translate_error,
+    watch_closing,
 )
-from backstay.engine.redis.link.tls import refusal as tls_refusal
+from backstay.engine.redis.link.tls import tls_refusal
 from backstay.errors import EngineUnavailable, OutcomeUnknown
 
 CHUNK = 65536
 #: Seconds to read the TLS alert of a server that has closed the connection.
 ALERT_PATIENCE = 0.1
+
+
+class NothingSent(ConnectionError):
+    """The connection was lost before anything of a request was written to it."""
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised the error while this thread used the socket. The TimeoutError of a
+    time limit (SIGALRM) is for the program; an equal error of the socket is a lost reply, after which the command is
+    sent again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False  # handlers run in the main thread only
+    codes = {_code_of(handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return the code of a function, method, partial or callable object; None if it is not written in Python."""
+    function = getattr(handler, "func", handler)  # the function of a functools.partial
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
 class BlockingLink:
@@ -46,7 +73,10 @@ class BlockingLink:
         patience: float | None = None,
         handshake: Handshake | None = None,
     ) -> None:
-        """Connect and sign in. `handshake` replaces the sign-in."""
+        """Connect, then run the handshake: `handshake`, by default `sign_in`, which authenticates. `patience`: the
+        time-out in seconds of the connect, and of each round trip of the handshake; default: the address's
+        `connect_timeout`.
+        """
         patience = patience or address.connect_timeout
         self.address = address
         self._reader = new_reader()
@@ -54,11 +84,14 @@ class BlockingLink:
         self._tls = tls is not None
         self._on_push: Callable[[list[Any]], None] | None = None
         self._sock: socket.socket | None = None
+        self._closed_by_server: Callable[[], bool] = lambda: False
+        self._checked_at = 0.0
         self.ready = False
-        #: The result of the handshake: a `Hello`, or the result of another one.
+        #: What the handshake returned: a `Hello`, if it was `sign_in`.
         self.handshake_result: Any = None
         try:
             self._sock = sock = self._open_socket(address, patience)
+            self._closed_by_server = watch_closing(sock.fileno())
             if tls is not None:
                 self._sock = sock = tls.wrap_socket(sock, server_hostname=address.host)
             started = steady()
@@ -76,7 +109,10 @@ class BlockingLink:
             self.ready = True
         except BaseException as error:
             self.close()
-            # Only the cause of OutcomeUnknown comes from the server; a credential provider's error has other causes.
+            if raised_by_signal_handler(error):
+                raise
+            # Look for a TLS error. `call_many` wraps an error of the socket in an OutcomeUnknown, so look at its cause.
+            # Do not look at the causes of other errors: they may come from elsewhere, such as a credential provider.
             if refusal := tls_refusal(error.__cause__ if isinstance(error, OutcomeUnknown) else error, address):
                 raise refusal from error
             if isinstance(error, (OSError, OutcomeUnknown)):
@@ -104,15 +140,25 @@ class BlockingLink:
     def hello(self) -> Hello | None:
         return self.handshake_result if isinstance(self.handshake_result, Hello) else None
 
+    def is_usable(self) -> bool:
+        """Whether a command can be sent. Closes an idle connection that the server has closed."""
+        now = steady()
+        if now - self._checked_at > IDLE and self.ready and self._closed_by_server():
+            self.close()
+        self._checked_at = now
+        return self.ready
+
     def fileno(self) -> int:
         return self._sock.fileno() if self._sock is not None else -1
 
     def call_many(
         self, requests: list[bytes], timeout: float | None = None, *, until: bytes | None = None, count: int = 0
     ) -> list[Any]:
-        """Write all requests and read all replies. Raises OutcomeUnknown if a reply is missing. `until`: read up to
-        this reply and return only the first one. `count`: the number of replies to read if the requests are already
-        written.
+        """Write all requests and read their replies. Raises OutcomeUnknown if a reply is missing.
+
+        until: If given, read replies until one equals `until`, and return only the first of them. Default: read and
+            return one reply per request.
+        count: How many replies to read if `requests` is empty, because `begin` has already written the requests.
         """
         sock = self._sock
         if sock is None:
@@ -124,7 +170,7 @@ class BlockingLink:
         replies: list[Any] = []
         try:
             if requests:
-                sock.sendall(b"".join(requests))
+                self._write_all(sock, b"".join(requests))
                 count = len(requests)
             while True:
                 data = sock.recv(CHUNK)
@@ -150,21 +196,38 @@ class BlockingLink:
             raise EngineUnavailable(f"the connection to {self.address} is closed")
         self._set_timeout(sock, timeout if timeout is not None else self.address.timeout)
         try:
-            sock.sendall(b"".join(requests))
+            self._write_all(sock, b"".join(requests))
         except BaseException as error:
             self._close_after(sock, error)
             raise
+
+    def _write_all(self, sock: socket.socket, data: bytes) -> None:
+        """Write `data`. Raises NothingSent if the connection was lost before its first byte was written."""
+        try:
+            sent = sock.send(data)
+        except ConnectionError as error:
+            if self._tls:  # an earlier TLS record of `data` may have been written
+                raise
+            raise NothingSent(str(error)) from error
+        if sent < len(data):
+            sock.sendall(data[sent:])
 
     def finish(self, count: int, timeout: float | None = None) -> list[Any]:
         """Read the replies to the requests of `begin`. Raises OutcomeUnknown if a reply is missing."""
         return self.call_many([], timeout, count=count)
 
     def _close_after(self, sock: socket.socket, error: BaseException) -> None:
-        """Close the link. Raises OutcomeUnknown; returns only for a KeyboardInterrupt and the like."""
-        if isinstance(error, OSError):
+        """Close the link after `error` and raise OutcomeUnknown from it, or EngineUnavailable if nothing was sent. Only
+        return if a signal handler raised the error (a KeyboardInterrupt, say): the caller then raises it unchanged.
+        """
+        if isinstance(error, NothingSent):
+            self.close()
+            raise EngineUnavailable(f"the connection to {self.address} was lost: {error}") from error
+        interrupted = not isinstance(error, Exception) or raised_by_signal_handler(error)
+        if isinstance(error, OSError) and not interrupted:
             error = self._read_tls_alert(sock, error)
         self.close()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not interrupted:
             why = "no reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else str(error)
             raise OutcomeUnknown(f"{self.address}: {why}") from error
 
@@ -194,7 +257,7 @@ class BlockingLink:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def _parse(self, replies: list[Any]) -> None:
-        """Parse all received data: messages go to `on_push`, replies to `replies`."""
+        """Parse all received data: Pub/Sub messages go to `on_push`, replies to commands to `replies`."""
         reader, on_push = self._reader, self._on_push
         reply = reader.gets()
         while reply is not False:
@@ -205,18 +268,18 @@ class BlockingLink:
             reply = reader.gets()
 
     def subscribe(self, channel: str, on_push: Callable[[list[Any]], None]) -> None:
-        """Subscribe to a channel, beside commands (RESP3 only). Returns once the server has confirmed it; raises
-        EngineRefused if the ACL forbids the channel.
+        """Subscribe to a Pub/Sub channel on this connection, which still carries commands (RESP3 only). Returns once
+        the server has confirmed the subscription; raises EngineRefused if the ACL forbids the channel.
         """
         self._on_push = on_push
-        # The confirmation is a message and a refusal is a reply: PONG proves that one of them has arrived before it.
+        # A confirmation arrives as a message and a refusal as a reply. Either one arrives before the PONG.
         (reply,) = self.call_many([pack("SUBSCRIBE", channel) + pack("PING")], until=b"PONG")
         if isinstance(reply, ErrorReply):
             raise translate_error(reply, self.address)
 
     def take_pushes(self) -> None:
-        """Deliver the messages that have arrived, without blocking. An error closes the link; the next command reports
-        it.
+        """Pass the Pub/Sub messages that have arrived to `on_push`, without blocking. An error closes the link; the
+        next command reports it.
         """
         if self._sock is None:
             return
@@ -229,11 +292,13 @@ class BlockingLink:
                 raise ConnectionError("closed by the server, or a reply without a command")
         except BlockingIOError:
             pass
-        except (OSError, hiredis.ProtocolError):
+        except (OSError, hiredis.ProtocolError) as error:
             self.close()
+            if raised_by_signal_handler(error):
+                raise
 
     def write(self, request: bytes) -> None:
-        """Send a command without a reply. Errors appear at the next `receive`."""
+        """Send a command that has no reply. If sending fails, nothing is raised here, but by the next `receive`."""
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.sendall(request)
@@ -263,7 +328,9 @@ class BlockingLink:
             sock.close()
 
     def interrupt(self) -> None:
-        """Shut the socket down from another thread: a blocked read returns, and the link's own thread closes it."""
+        """Shut the socket down from another thread: a blocked read returns, and the link's own thread closes the
+        socket.
+        """
         self.ready = False
         sock = self._sock
         if sock is not None:
@@ -271,7 +338,7 @@ class BlockingLink:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def shutdown(self) -> None:
-        """Close from another thread: a blocked read returns."""
+        """Shut the socket down and close it, from another thread: a blocked read returns."""
         if self._sock is not None:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)

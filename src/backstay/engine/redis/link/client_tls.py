@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backstay.engine.redis.link.tls import reject_passphrase, why
+from backstay.engine.redis.link.tls import failure_reason, reject_passphrase
 from backstay.errors import ConfigError
 
-#: The supported settings. The caller rejects any other that begins with `ssl_`.
+#: The supported settings. `client_settings.py` rejects any other setting that begins with `ssl_`.
 TLS_SETTINGS = {
     "ssl_ca_certs",
     "ssl_ca_data",
@@ -28,8 +28,8 @@ TLS_SETTINGS = {
 UNCHECKED = ("none", None, ssl.CERT_NONE)
 
 
-def trust(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return the TLS context. Raises ConfigError that names the unusable setting."""
+def build_context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return the TLS context. Raises a ConfigError that names the unusable setting."""
     if options.get("ssl_cert_reqs", "required") in UNCHECKED:
         raise ConfigError(
             "this client uses ssl_cert_reqs='none', which allows any host to impersonate the server; Backstay always"
@@ -62,4 +62,4 @@ def _try(load: Callable[[], None], settings: str) -> None:
     try:
         load()
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"this client's {settings} cannot be used: {why(error)}") from None
+        raise ConfigError(f"this client's {settings} cannot be used: {failure_reason(error)}") from None

@@ -24,7 +24,7 @@ class Credentials:
         try:
             return self._read(self._provider.get_credentials())
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._provider_error(error) from error
 
     async def fetch_async(self) -> tuple[str, str]:
         """Call the provider's async method if it has one; otherwise call the blocking one in a thread."""
@@ -34,7 +34,7 @@ class Credentials:
                 return self._read(await provider.get_credentials_async())
             return self._read(await asyncio.to_thread(provider.get_credentials))
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._provider_error(error) from error
 
     def _read(self, found: Any) -> tuple[str, str]:
         match found:
@@ -45,7 +45,7 @@ class Credentials:
             case _:
                 raise TypeError("neither (password,) nor (username, password)")
 
-    def _failed(self, error: Exception) -> EngineUnavailable:
+    def _provider_error(self, error: Exception) -> EngineUnavailable:
         return EngineUnavailable(f"cannot sign in: the credential provider {self._name} raised {type(error).__name__}")
 
 

@@ -1,11 +1,12 @@
-"""The Redis protocol without I/O: encoding, signing in, and the meaning of error replies.
+"""The Redis protocol without I/O: encode commands, sign in, and interpret error replies.
 
-Both transports (`async_link.py`, `blocking_link.py`) and the hub's subscriber use it.
+Both transports (`async_link.py`, `blocking_link.py`) and the hub's subscription use it.
 """
 
 from __future__ import annotations
 
 import re
+import select
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,22 +20,63 @@ from backstay.errors import CorruptRecord, EngineError, EngineRefused, EngineUna
 #: The oldest supported servers.
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 
-#: Errors of a server that is alive but cannot serve now. Nothing was done, so a retry is safe.
-UNAVAILABLE_CODES = {"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS"}
+#: Errors of a server that is alive but cannot serve now: it loads its data or runs a long script; a failover or a slot
+#: migration is under way; it has no memory (OOM) or cannot write to its disk (MISCONF). The command did not run, so a
+#: retry is safe, and the error becomes EngineUnavailable. Neither of the last two arises after a script's first write.
+UNAVAILABLE_CODES = {
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "READONLY",
+    "NOREPLICAS",
+    "OOM",
+    "MISCONF",
+}
+#: The same, for an error without a code of its own.
+UNAVAILABLE_TEXTS = ("max number of clients",)
 #: Errors after which the connection is closed: a new one may reach another server.
 STALE_CODES = {"READONLY", "MASTERDOWN"}
+#: Errors of a Cluster node after which the slot map is reloaded: another node may serve the slot.
+REROUTED_CODES = {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN"}
+
+#: Redis 6.2 puts the error of a command that a script called behind the script's name and line.
+IN_SCRIPT = re.compile(r"@user_script: ?\d+: -?([A-Z]{2,}) ")
 
 
-#: The first element of messages that the server sends without a request.
+#: Before a command is sent on a connection that was idle for this many seconds, the client checks whether the server
+#: has closed it meanwhile. A command sent on a closed connection is lost, and its outcome would count as unknown.
+IDLE = 0.001
+
+
+def watch_closing(fd: int) -> Callable[[], bool]:
+    """Return a function that returns whether the server has closed this connection. It neither reads nor blocks. On
+    systems without POLLRDHUP (it is on Linux only), it always returns False.
+    """
+    closing = getattr(select, "POLLRDHUP", 0)
+    if not closing:
+        return lambda: False
+    poller = select.poll()
+    poller.register(fd, closing)
+    return lambda: bool(poller.poll(0))
+
+
+#: The server also sends messages that are no replies to commands. Their first element is one of these.
 PUSHES = (b"message", b"subscribe", b"unsubscribe")
 
 
 class ErrorReply(Exception):
-    """An error reply of the server. hiredis returns it as a value; procedures raise it."""
+    """An error reply of the server. The parser (hiredis) returns it like any other reply; the code that encoded the
+    command raises it.
+    """
 
     @property
     def code(self) -> str:
-        return str(self).split(" ", 1)[0]
+        """The error's first word, which names its kind; for a command that a script called, the command's error."""
+        text = str(self)
+        in_script = IN_SCRIPT.search(text)
+        return in_script[1] if in_script else text.split(" ", 1)[0]
 
 
 #: hiredis's type stub wrongly requires a tuple of one element.
@@ -55,11 +97,11 @@ def pack(*args: bytes | str | int) -> bytes:
     return _pack_command(args)
 
 
-#: Sent before a command that wakes waiters. A server flushes its output buffers in the reverse order of their first
-#: reply: with this PING, the woken waiters get their message before the sender gets its reply, which saves them 0.07
-#: ms.
+#: Sent before a command that wakes waiters, so that their messages leave the server before the sender's reply. Redis
+#: sends the output of its clients in reverse order: the client that it wrote to first is served last. Because of this
+#: PING, Redis writes to the sender first. The waiters get their message 0.07 ms earlier.
 PING_FIRST = pack("PING")
-#: Makes a Cluster node that is importing a slot accept the next command for it.
+#: Makes a Cluster node accept the next command for a slot that it is importing.
 ASKING = pack("ASKING")
 
 
@@ -70,17 +112,17 @@ class Hello:
     server: str
     version: tuple[int, ...]
     now: int
-    #: Whether a connection that sends commands can also receive messages.
+    #: Whether the connection uses RESP3, with which it can send commands and also receive Pub/Sub messages.
     resp3: bool = False
 
 
-#: A generator that yields a batch of commands and is sent their replies, or yields a `Credentials` and is sent the
-#: fetched values. It returns the handshake's result.
+#: A generator that signs in on a new connection. It yields a batch of commands and is sent their replies, or it yields
+#: a `Credentials` and is sent the username and password fetched from it. Its return value is the handshake's result.
 Handshake = Generator[list[bytes] | Credentials, Any, Any]
 
 
 def auth_command(address: Address) -> Generator[Credentials, tuple[str, str], tuple[str, ...]]:
-    """Return the AUTH command with its arguments; empty without a username and password."""
+    """Return the AUTH command with its arguments; empty if there is no username and no password."""
     username, password = address.username, address.password
     if address.credentials is not None:
         username, password = yield address.credentials
@@ -92,7 +134,7 @@ def sign_in(address: Address, client_name: str) -> Generator[list[bytes] | Crede
     auth = yield from auth_command(address)
     first = [pack("HELLO", "3", *auth, "SETNAME", client_name)]
     (hello,) = yield first
-    if isinstance(hello, ErrorReply) and hello.code in ("ERR", "NOPROTO", "NOPERM"):
+    if isinstance(hello, ErrorReply) and hello.code in ("ERR", "NOPROTO", "NOPERM") and not cannot_serve_now(hello):
         # The server has no RESP3, or the ACL forbids HELLO: sign in with AUTH and RESP2.
         old = [pack("AUTH", *auth[1:])] if auth else []
         replies = yield [*old, pack("CLIENT", "SETNAME", client_name), pack("INFO", "server")]
@@ -148,9 +190,16 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _is_script_failure(text: str) -> bool:
-    """Whether the script itself failed, not a command that it called. Only damaged data can cause that."""
+    """Whether the Lua code of a script failed, not a Redis command that it called. The Lua code fails only if it reads
+    a damaged record.
+    """
     own = re.search(r"user_script:\d+: ", text) is not None
-    return own and not any(word in text for word in ("OOM", "MISCONF", "NOPERM", "The user executing"))
+    return own and IN_SCRIPT.search(text) is None and "The user executing" not in text
+
+
+def cannot_serve_now(reply: ErrorReply) -> bool:
+    """Whether this error passes without a change of the request or of the user's rights. The command did not run."""
+    return reply.code in UNAVAILABLE_CODES or any(words in str(reply) for words in UNAVAILABLE_TEXTS)
 
 
 def translate_error(reply: ErrorReply, address: Address) -> EngineError:
@@ -158,7 +207,9 @@ def translate_error(reply: ErrorReply, address: Address) -> EngineError:
     code, text = reply.code, str(reply)
     if code == "READONLY":
         return EngineUnavailable(f"{address} is a read-only replica; point the URL at its master")
-    if code in UNAVAILABLE_CODES:
+    if code == "OOM":
+        return EngineUnavailable(f"{address} is full: it has reached its maxmemory and refuses writes: {text}")
+    if cannot_serve_now(reply):
         return EngineUnavailable(f"{address} cannot serve now: {text}")
     if code in ("WRONGPASS", "NOAUTH") or "invalid username-password" in text or "Client sent AUTH" in text:
         return EngineRefused(f"{address} refused the username or password")

@@ -7,7 +7,7 @@ import ssl
 from backstay.engine.redis.address import Address
 from backstay.errors import ConfigError, EngineRefused
 
-#: OpenSSL's error reasons if the server requires a client certificate or rejects ours.
+#: OpenSSL's error reasons if the server requires a client certificate, or rejects the one that was sent.
 CLIENT_CERTIFICATE = (
     "CERTIFICATE_REQUIRED",
     "ALERT_UNKNOWN_CA",
@@ -20,23 +20,23 @@ PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PA
 
 
 def context(address: Address) -> ssl.SSLContext | None:
-    """Return the TLS context of an address; None: no TLS. The certificate is always verified, and so is its host name
-    unless the URL has `insecure_skip_hostname_check=yes`: then any certificate of that authority passes, which allows
-    its holders to impersonate the server.
+    """Return the TLS context of an address; None without TLS. The certificate is always verified, and so is its host
+    name unless the URL has `insecure_skip_hostname_check=yes`: then anyone with a certificate of the same authority can
+    impersonate the server.
     """
     if not address.tls:
         return None
     try:
         made = ssl.create_default_context(cafile=address.ca or None)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"ca={address.ca}: no certificates can be read there ({why(error)})") from None
+        raise ConfigError(f"ca={address.ca}: no certificates can be read there ({failure_reason(error)})") from None
     made.check_hostname = address.check_hostname
     if address.cert:
         try:
             made.load_cert_chain(address.cert, address.key or None, password=reject_passphrase)
         except (OSError, ValueError) as error:
             files = f"cert={address.cert}" + (f" and key={address.key}" if address.key else "")
-            raise ConfigError(f"{files}: not a certificate with its key ({why(error)})") from None
+            raise ConfigError(f"{files}: not a certificate with its key ({failure_reason(error)})") from None
     return made
 
 
@@ -45,12 +45,12 @@ def reject_passphrase() -> str:
     raise ValueError("the key has a passphrase; use one without, in a file that only its user can read")
 
 
-def why(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     return (isinstance(error, ssl.SSLError) and error.reason) or getattr(error, "strerror", "") or str(error)
 
 
-def refusal(error: BaseException | None, address: Address) -> EngineRefused | None:
-    """Return the error for a certificate problem, which a retry does not solve. None: another kind of error."""
+def tls_refusal(error: BaseException | None, address: Address) -> EngineRefused | None:
+    """Return the error for a certificate problem, which a retry does not solve; None for other errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return EngineRefused(
             f"the certificate of {address} is not accepted: {error.verify_message}. "

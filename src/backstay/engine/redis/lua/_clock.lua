@@ -1,5 +1,7 @@
--- Purpose: set `now` (µs, the server's clock) and `stored` (the record, false if there is none) for the including script.
--- ARGV[2] is a test clock; it is absent in production.
+-- Purpose: set two locals for the including script: `now`, the server's clock in µs, and `stored`, the encoded record
+--   under KEYS[1], or false if there is none. Also define reply().
+-- If ARGV[2] is present, it is the time of a test clock in µs and replaces the server's clock. In production it is
+--   absent.
 local now
 if ARGV[2] then
   now = tonumber(ARGV[2])
@@ -9,7 +11,7 @@ else
 end
 local stored = redis.call('GET', KEYS[1])
 
--- Encodes a reply: a msgpack array (header, then items).
+-- Encode a reply: a msgpack array of the arguments. The first byte is the array's header: 144 + the number of items.
 local function reply(...)
   return string.char(144 + select('#', ...)) .. cmsgpack.pack(...)
 end

@@ -1,6 +1,8 @@
--- Purpose: index a name under a tag, and keep the set at least as long as its longest-lived name.
--- KEYS: 1 = the tag's set
--- ARGV: 1 = name; 2 = life in ms
+-- Purpose: add a name to the set of names that have a tag. The set's TTL is never shortened, so the set lives as long
+--   as its longest-lived name.
+-- KEYS: 1 = the tag's set of names
+-- ARGV: 1 = the name to add
+--       2 = how long the name must stay in the set, in ms
 -- Returns: 1
 
 local name, life = ARGV[1], tonumber(ARGV[2])

@@ -11,17 +11,17 @@ from typing import Any, TypeVar, cast
 
 from backstay.engine.base import DECODE_ERRORS, Apply, Expired, Micros, Op, Scan, single_result, steady
 from backstay.engine.redis.address import HostPort
-from backstay.engine.redis.coalescing import Coalesced
+from backstay.engine.redis.coalescing import CoalescedRequest
 from backstay.engine.redis.encoder import KeyedRequest, Procedure
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import PING_FIRST, ErrorReply, Hello, translate_error
+from backstay.engine.redis.link.protocol import PING_FIRST, REROUTED_CODES, ErrorReply, Hello, translate_error
 from backstay.engine.redis.topology.cluster_batch import ClusterBatch
 from backstay.engine.redis.topology.cluster_nodes import NodeLinks
 from backstay.engine.redis.topology.cluster_replica_ack import ClusterReplicaAcks
 from backstay.engine.redis.topology.open import Seeds
-from backstay.engine.redis.topology.slots import MAX_REDIRECTS, PAUSE, TRANSIENT, SlotMap, parse_redirect, slot_of
+from backstay.engine.redis.topology.slots import MAX_REDIRECTS, PAUSE, SlotMap, parse_redirect, slot_of
 from backstay.errors import Closed, EngineError, EngineRefused, EngineUnavailable
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class ClusterEngine(RedisEngine):
         self.encoder = self._encoder
         self.map = SlotMap()
         self._replica_acks = ClusterReplicaAcks(self)
-        #: The node for requests that any node can serve.
+        #: The master that currently gets the requests that any node can serve, such as PUBLISH; None: not chosen yet.
         self._any_master: HostPort | None = None
         self._forget_links()
 
@@ -60,11 +60,11 @@ class ClusterEngine(RedisEngine):
     async def submit(self, op: Op[T]) -> T:
         if type(op) is Scan:
             return cast("T", await self._scan(op))
-        if type(op) is Coalesced:
+        if type(op) is CoalescedRequest:
             return cast("T", await self._loop_coalescer().submit(op))
         key = self._encoder.key(op)
         slot = slot_of(key) if key is not None else None
-        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without creating a generator (`procedure`)
             request = op.encoded or self._encoder.request(op)
             raw, link = await self._send(slot, request, wakes_waiters=op.command.wakes_waiters)
             if type(raw) is bytes:
@@ -103,9 +103,9 @@ class ClusterEngine(RedisEngine):
             try:
                 target = node or (self.map.node_for(slot) if slot is not None else self.any_master())
                 if target is None:
-                    target = await self._locate_fresh(slot)
+                    target = await self._remap_and_locate(slot)
                 link = self._nodes.links.get(target)
-                if link is None or not link.ready:
+                if link is None or not link.is_usable():
                     link = await self._nodes.link_to(target)
                 if asking:
                     reply = await link.send_asking(request)
@@ -128,7 +128,7 @@ class ClusterEngine(RedisEngine):
                 node, asking = to.node, to.is_ask
                 if not to.is_ask:
                     self.map.apply_redirect(to)
-            elif reply.code in TRANSIENT and only_at is None:
+            elif reply.code in REROUTED_CODES and only_at is None:
                 node, asking = None, False
                 until = await self._wait_and_remap(self.unavailable_error(reply, link, slot), until)
             else:
@@ -140,32 +140,38 @@ class ClusterEngine(RedisEngine):
         return translate_error(reply, link.address)
 
     def any_master(self) -> HostPort | None:
-        """Return a master, always the same one: messages that a process publishes through two nodes can be
-        reordered.
+        """Return the master for requests without a key, such as PUBLISH. It is the same one each time, because messages
+        that a process publishes through different nodes can arrive in another order.
         """
         if self._any_master not in self.map.masters:
             self._any_master = random.choice(self.map.masters) if self.map.masters else None
         return self._any_master
 
     def avoid_current_master(self) -> None:
-        """Choose another master for such requests, because the current one does not respond."""
+        """Choose another master for the requests that any node can serve: the current one does not respond."""
         others = [node for node in self.map.masters if node != self._any_master]
         self._any_master = random.choice(others) if others else None
 
-    async def _locate_fresh(self, slot: int | None) -> HostPort:
+    async def _remap_and_locate(self, slot: int | None) -> HostPort:
         await self._nodes.remap()
         return self.locate(slot)
 
     def locate(self, slot: int | None) -> HostPort:
-        """Return the node of a slot by the current map. Raises EngineUnavailable if there is none."""
+        """Return the node that serves a slot; if `slot` is None, any master. Raises EngineUnavailable if the slot map
+        contains no such node.
+        """
         node = self.map.node_for(slot) if slot is not None else self.any_master()
         if node is None:
             raise EngineUnavailable(f"{self.seeds}: no node serves slot {slot}; see CLUSTER SLOTS")
         return node
 
     async def _wait_and_remap(self, error: EngineError, until: float) -> float:
-        """Pause and reload the map; return the deadline of these retries. Raises `error` after the deadline."""
-        if not until:  # without a first map, waiting would only hide a mistake in the URL
+        """Before a request that failed with `error` is retried: pause and reload the slot map. `until` is the deadline
+        of all retries of the request; 0 if this is the first one, which sets the deadline. Returns the deadline. Once
+        it has passed, raises `error`.
+        """
+        if not until:
+            # If no slot map was ever loaded, do not wait: the URL is probably wrong, and waiting would only hide that.
             until = steady() + self.seeds.failover if self.map.masters else -1.0
         if steady() > until or self._closed:
             raise error
@@ -187,8 +193,8 @@ class ClusterEngine(RedisEngine):
     # ── the map ──
 
     def map_sources(self) -> list[HostPort]:
-        """Return the nodes that can provide the map, masters first in random order: a fixed order would always start
-        with the same unreachable node.
+        """Return the nodes that can provide the slot map, masters first in random order: a fixed order would always
+        start with the same unreachable node.
         """
         known = list(self.map.masters)
         random.shuffle(known)
@@ -202,11 +208,11 @@ class ClusterEngine(RedisEngine):
     # ── from threads ──
 
     def apply(self, op: Op[T]) -> T:
-        if type(op) is Apply and self._test_clock is None:  # the hot path, without a generator
+        if type(op) is Apply and self._test_clock is None:  # the hot path, without creating a generator (`procedure`)
             key = self._encoder.key(op)
             node = self.map.node_for(slot_of(key)) if key is not None else None
             link = self.thread_links().get(node) if node is not None else None
-            if link is not None and link.ready:
+            if link is not None and link.is_usable():
                 request = op.encoded or self._encoder.request(op)
                 raw = link.call_many([PING_FIRST, request] if op.command.wakes_waiters else [request])[-1]
                 if type(raw) is bytes:
@@ -220,7 +226,7 @@ class ClusterEngine(RedisEngine):
         return cast("T", single_result(self.apply_many([op])))
 
     def apply_many(self, ops: Sequence[Op[Any]], timeout: float | None = None) -> list[Any]:
-        """Run all operations with one round trip per node, to all nodes at once, and further ones after redirects."""
+        """Run all operations: one round trip to all their nodes in parallel, and further ones after redirects."""
         return ClusterBatch(self, timeout).run(ops)
 
     def check_open(self) -> None:
@@ -234,7 +240,9 @@ class ClusterEngine(RedisEngine):
         return links
 
     def failed_nodes(self) -> dict[HostPort, float]:
-        """Return when each node last failed this thread (steady clock)."""
+        """Return the nodes on which a request of this thread has failed, each with the time (steady clock) of the last
+        failure.
+        """
         failed: dict[HostPort, float] | None = getattr(self._threads, "failed", None)
         if failed is None:
             failed = self._threads.failed = {}
@@ -242,22 +250,23 @@ class ClusterEngine(RedisEngine):
 
     def has_link(self, node: HostPort) -> bool:
         link = self.thread_links().get(node)
-        return link is not None and link.ready
+        return link is not None and link.is_usable()
 
     def thread_link_to(self, node: HostPort, timeout: float | None) -> BlockingLink:
         links = self.thread_links()
         link = links.get(node)
-        if link is None or not link.ready:
+        if link is None or not link.is_usable():
             self.check_open()
             patience = min(self.address.connect_timeout, timeout or self.address.connect_timeout)
-            link = links[node] = BlockingLink(self.seeds.at(node), self.client_name, self.tls, patience)
+            link = links[node] = BlockingLink(self.seeds.node_address(node), self.client_name, self.tls, patience)
             self.learn_clock(node, link.hello, link.connected_at)
             self._register(link)
         return link
 
     def thread_subscribers(self) -> None:
-        """None: the hub wakes threads. A thread's own subscription to one node would not notice that this node has died
-        while the thread only uses others.
+        """Return None: on a Cluster, waiting threads do not subscribe to hints on their own connections. The hub
+        receives the hints and wakes them. A thread that subscribed on one node and sends commands to others would not
+        notice that the first node has died.
         """
 
     # ── for the hub: a message that is published on any node reaches all nodes ──
@@ -268,7 +277,7 @@ class ClusterEngine(RedisEngine):
         errors: list[EngineError] = []
         for node in self.map_sources():
             try:
-                return await AsyncLink.connect(self.seeds.at(node), client_name, self.tls)
+                return await AsyncLink.connect(self.seeds.node_address(node), client_name, self.tls)
             except EngineError as error:
                 errors.append(error)
         raise self.map_error(errors)
@@ -277,7 +286,7 @@ class ClusterEngine(RedisEngine):
         errors: list[EngineError] = []
         for node in self.map_sources():
             try:
-                return BlockingLink(self.seeds.at(node), client_name, self.tls, patience)
+                return BlockingLink(self.seeds.node_address(node), client_name, self.tls, patience)
             except EngineError as error:
                 errors.append(error)
         raise self.map_error(errors)
@@ -285,12 +294,14 @@ class ClusterEngine(RedisEngine):
     # ── the clocks ──
 
     def learn_clock(self, node: HostPort, hello: Hello | None, at: float) -> None:
-        """Record the clock of a node at sign-in."""
+        """Record a node's clock from `hello`, its reply when a connection was opened (at the steady time `at`)."""
         if hello is not None:
             self._set_clock(node, hello.now / 1_000_000 - at)
 
     def note_clock(self, link: AsyncLink | BlockingLink, now: Micros) -> None:
-        """Record the clock of a node that found a command expired: it is ahead of the estimate."""
+        """Record the clock of a node that rejected a command as expired: its clock is ahead of this
+        engine's estimate.
+        """
         self._set_clock(HostPort(link.address.host, link.address.port), now / 1_000_000 - steady())
 
     def _set_clock(self, node: HostPort, offset: float) -> None:
@@ -300,9 +311,11 @@ class ClusterEngine(RedisEngine):
             self._offset = max(known, default=offset)
 
     def correct_clock(self, now: Micros) -> None:
-        """Do nothing: `note_clock` has already recorded the clock of the node that reported it."""
+        """Do nothing. Each node has its own clock, and `now` does not tell which node reported it; `note_clock` has
+        already recorded it for that node.
+        """
 
-    # ── life ──
+    # ── lifecycle ──
 
     async def close(self) -> None:
         self._closed = True

@@ -1,4 +1,6 @@
-"""Run a thread's batch of operations on a Cluster: write to all nodes first, then read from all nodes."""
+"""Run a batch of operations on a Cluster, on the calling thread: send the requests to all nodes first, then read the
+replies of all nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,22 @@ from backstay.engine.base import Expired, Op, Scan, steady
 from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.encoder import KeyedRequest, Procedure
 from backstay.engine.redis.link.blocking_link import BlockingLink
-from backstay.engine.redis.link.protocol import ASKING, ErrorReply, translate_error
-from backstay.engine.redis.topology.slots import CLUSTER_SLOTS, MAX_REDIRECTS, PAUSE, TRANSIENT, parse_redirect, slot_of
+from backstay.engine.redis.link.protocol import ASKING, REROUTED_CODES, ErrorReply, translate_error
+from backstay.engine.redis.topology.slots import CLUSTER_SLOTS, MAX_REDIRECTS, PAUSE, parse_redirect, slot_of
 from backstay.errors import BackstayError, Closed, ConfigError, EngineError, EngineUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.cluster import ClusterEngine
 
 
-#: The shortest time-out (seconds): replies that have already arrived can still be read.
+#: The time-out (seconds) when no time is left: replies that have already arrived can still be read.
 NO_TIME = 0.001
 
 
 class RoutedProcedure:
-    """A procedure with its next request and the node it goes to. `only_at`: it may run on this node only."""
+    """A procedure (a generator that yields requests and is sent their replies) with its next request and the node for
+    that request. `only_at`: the procedure may run only on this node; None: on the node that serves its slot.
+    """
 
     __slots__ = ("asking", "home", "hops", "index", "only_at", "procedure", "request", "slot", "to")
 
@@ -55,8 +59,9 @@ class RoutedProcedure:
 
 
 class ClusterBatch:
-    """A batch of operations; it returns results or exceptions. With a `timeout` it never takes longer than that, and an
-    unresponsive node gets only a share of the time: the keeper's leases on other nodes must be renewed in time.
+    """A batch of operations. `run` returns one result per operation, or the exception that it raised. With a `timeout`
+    the batch never takes longer than that, and connecting to an unresponsive node gets only a share of the time. So the
+    keeper, which renews leases on several nodes in one batch, still reaches the other nodes in time.
     """
 
     def __init__(self, engine: ClusterEngine, timeout: float | None) -> None:
@@ -92,7 +97,7 @@ class ClusterBatch:
         return RoutedProcedure(index, encoder.procedure(op), slot_of(key) if key is not None else None)
 
     def _scan(self, op: Scan) -> Any:
-        """Scan all masters, one after another."""
+        """Run the Scan operation, which lists names, on each master in turn, and return the names of all masters."""
         found: set[str] = set()
         try:
             self._remap()
@@ -110,7 +115,9 @@ class ClusterBatch:
         return sorted(found)
 
     def _send(self, procedures: list[RoutedProcedure]) -> list[RoutedProcedure]:
-        """Send each procedure's next request once. Returns the procedures that need another request."""
+        """Send the next request of each procedure, and handle the replies. Returns the procedures that are not done:
+        they have a further request, or must repeat this one.
+        """
         again: list[RoutedProcedure] = []
         stuck: list[tuple[RoutedProcedure, EngineError]] = []
         sent: list[tuple[BlockingLink, HostPort, list[RoutedProcedure]]] = []
@@ -145,14 +152,17 @@ class ClusterBatch:
         return again
 
     def _best_first(self, nodes: Iterable[HostPort]) -> list[HostPort]:
-        """Sort nodes: those with a link of this thread first, then those that never failed it, then those that did.
-        Connecting to an unresponsive node can use up the time.
+        """Sort nodes by how likely they respond: first those to which this thread has an open link, then those that
+        never failed a request of this thread, then those that did. So a connection attempt to an unresponsive node
+        comes last and does not use up the time for the other nodes.
         """
         failed = self._engine.failed_nodes()
         return sorted(nodes, key=lambda node: (not self._engine.has_link(node), failed.get(node, 0.0)))
 
     def _time_left(self, shares: int = 1) -> float | None:
-        """Return the rest of the batch's time, or a share of it; None: no limit."""
+        """Return the seconds that one step of the batch may take: the remaining time divided by `shares`, the number of
+        steps that must share it. None if the batch has no time-out.
+        """
         return None if self._ends is None else max(NO_TIME, (self._ends - steady()) / shares)
 
     def _by_node(
@@ -191,7 +201,7 @@ class ClusterBatch:
                 else:
                     again.append(routed)
                 return
-            if reply.code in TRANSIENT:
+            if reply.code in REROUTED_CODES:
                 stuck.append((routed, self._engine.unavailable_error(reply, link, routed.slot)))
                 return
         try:
@@ -203,12 +213,13 @@ class ClusterBatch:
                 self._engine.note_clock(link, done.value.now)
         except ErrorReply as error_reply:
             self._results[routed.index] = translate_error(error_reply, link.address)
-        except BackstayError as error:  # an unreadable record: the result of this operation only
+        except BackstayError as error:  # the reply holds a record that cannot be decoded: fail this operation only
             self._results[routed.index] = error
 
     def _retry_or_fail(self, stuck: list[tuple[RoutedProcedure, EngineError]]) -> list[RoutedProcedure]:
-        """Return the procedures to retry with a new slot map; fail the others, and all of them after the failover
-        time-out.
+        """Handle procedures whose node could not be reached: load a new slot map and return the procedures to retry. A
+        procedure that may run on one node only (`only_at`) fails instead, because no other node can take its place.
+        Once the failover time-out is over, all procedures fail.
         """
         failed = [(routed, error) for routed, error in stuck if routed.only_at is not None]
         movable = [(routed, error) for routed, error in stuck if routed.only_at is None]
@@ -234,10 +245,11 @@ class ClusterBatch:
 
     def _may_retry(self) -> bool:
         engine = self._engine
-        if not engine.map.masters:  # without a first map, waiting would only hide a mistake in the URL
+        if not engine.map.masters:
+            # No slot map was ever loaded. Do not wait: the URL is probably wrong, and waiting would only hide that.
             return False
         if self._timeout is not None:
-            # A caller with a time-out (the keeper) retries by itself: one more try with a new map, without waiting.
+            # A caller with a time-out (the keeper) retries by itself, so this tries only once more, without a pause.
             first, self._remapped = not self._remapped, True
             return first and (self._time_left() or 0.0) > NO_TIME
         self._until = self._until or steady() + engine.seeds.failover

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class NodeLinks:
-    """Links by node. Concurrent callers share one connection attempt; cancelling one caller does not cancel it."""
+    """The open links, by node. Callers that need the same node at the same time share one connection attempt. The
+    attempt continues if one of these callers is cancelled.
+    """
 
     def __init__(self, engine: ClusterEngine) -> None:
         self._engine = engine
         self.links: dict[HostPort, AsyncLink] = {}
         self._connecting: dict[HostPort, asyncio.Task[AsyncLink]] = {}
         self._remapping: asyncio.Task[None] | None = None
-        #: Links to nodes that serve no slots any more, with replies still pending.
+        #: Links to nodes that serve no slots any more. Each stays open until the replies to its sent requests have
+        #: arrived.
         self._retired: set[AsyncLink] = set()
 
     async def link_to(self, node: HostPort) -> AsyncLink:
@@ -36,7 +39,7 @@ class NodeLinks:
 
     async def _connect(self, node: HostPort) -> AsyncLink:
         engine = self._engine
-        link = await AsyncLink.connect(engine.seeds.at(node), engine.client_name, engine.tls)
+        link = await AsyncLink.connect(engine.seeds.node_address(node), engine.client_name, engine.tls)
         engine.learn_clock(node, link.hello, link.connected_at)
         self.links[node] = link
         link.closed.add_done_callback(lambda _: engine.observe("disconnected"))
@@ -46,7 +49,8 @@ class NodeLinks:
     def _connect_done(self, node: HostPort, task: asyncio.Task[AsyncLink]) -> None:
         self._connecting.pop(node, None)
         if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio logs no warning if all callers were cancelled
+            # asyncio warns about an exception that is never retrieved, as when all callers were cancelled.
+            task.exception()
 
     async def remap(self) -> None:
         """Load the slot map from any node."""
@@ -66,7 +70,7 @@ class NodeLinks:
         for node in engine.map_sources():
             try:
                 link = self.links.get(node)
-                if link is None or not link.ready:
+                if link is None or not link.is_usable():
                     link = await self.link_to(node)
                 engine.map.update(await link.send(CLUSTER_SLOTS), link.address)
             except EngineError as error:
@@ -74,7 +78,7 @@ class NodeLinks:
             else:
                 self._retire_unused()
                 return
-        if not engine.map.masters:  # no connected node could provide a map
+        if not engine.map.masters:  # without a map, none of the links is needed
             self._retire_unused()
         raise engine.map_error(errors)
 

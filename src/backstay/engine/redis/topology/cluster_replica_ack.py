@@ -1,4 +1,6 @@
-"""Count replica acknowledgements on a Cluster, for the node that currently serves the name."""
+"""Count how many replicas have acknowledged a command on a Cluster: the replicas of the node that currently serves the
+command's key.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from backstay.errors import EngineUnavailable
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.cluster import ClusterEngine
 
-#: Seconds for the last node, if redirects have used up the time.
+#: Wait at least this many seconds for replicas, even if following redirects has used up the caller's `within`.
 LEAST = 0.01
 
 
 class ClusterReplicaAcks(RedisReplicaAcks):
-    """Opens a second link to each node it asks, and follows redirects: if the slot has moved, its record has moved
-    along, and the new node's replicas count.
+    """Sends a command and a WAIT to the node that serves the command's key. They get a link of their own, because WAIT
+    would block all other commands on the link. Follows redirects: if the slot has moved to another node, the command
+    runs there and the replicas of that node are counted.
     """
 
     def __init__(self, engine: ClusterEngine) -> None:
@@ -33,7 +36,7 @@ class ClusterReplicaAcks(RedisReplicaAcks):
         node, asking, ends = engine.locate(slot), False, steady() + within
         for _ in range(MAX_REDIRECTS):
             acked = self._call(node, op, replicas, max(LEAST, ends - steady()), asking=asking)
-            # After a redirect the WAIT counts for nothing, because the command did not run.
+            # The command did not run on a node that redirects, so the count of that WAIT is ignored.
             if isinstance(acked.raw, ErrorReply) and (to := parse_redirect(acked.raw, node)):
                 node, asking = to.node, to.is_ask
                 if not to.is_ask:

@@ -19,10 +19,12 @@ SENTINEL_OPTIONS = ("failover", "sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The servers of a URL, from which the topology is discovered. `str()` of it contains no secret."""
+    """The servers that a URL names, and their settings. Sentinel or Cluster nodes report all other servers. `str()` of
+    a Seeds contains no secret.
+    """
 
     url: str
-    #: The settings of every server: credentials, TLS, time-outs.
+    #: The settings that all Redis servers share: credentials, TLS, time-outs. `node_address` fills in host and port.
     address: Address
     hosts: tuple[HostPort, ...]
     failover: float = FAILOVER
@@ -33,10 +35,10 @@ class Seeds:
     def __str__(self) -> str:
         return f"{self.url}/{self.service}" if self.service else self.url
 
-    def at(self, place: HostPort) -> Address:
+    def node_address(self, place: HostPort) -> Address:
         return replace(self.address, host=place.host, port=place.port)
 
-    def sentinel(self, place: HostPort) -> Address:
+    def sentinel_address(self, place: HostPort) -> Address:
         return replace(self.sentinels, host=place.host, port=place.port)
 
 

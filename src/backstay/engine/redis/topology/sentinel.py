@@ -30,20 +30,23 @@ from backstay.engine.redis.topology.open import Seeds
 from backstay.engine.redis.topology.sentinel_watch import SentinelWatch
 from backstay.errors import EngineError, EngineRefused, EngineUnavailable
 
-#: The longest pause (seconds) between two searches while there is no master; random from half of it.
+#: The longest pause (seconds) between two searches while there is no master. The shortest is half of it.
 PAUSE = 0.1
 
 
 class MasterReport(NamedTuple):
-    """The master that a Sentinel reports. The epoch grows with each failover; None: the ACL hides it."""
+    """The master that a Sentinel reports. The epoch is a number that grows with each failover. It is None if
+    the ACL of our user does not allow the command that returns it.
+    """
 
     node: HostPort
     epoch: int | None
 
 
-class Attempt(NamedTuple):
-    """A server to connect to, and the handshake to run there. `report`: the server is the reported master, so this is
-    the connection that the search is for; None: it is a Sentinel.
+class ConnectAttempt(NamedTuple):
+    """One step of the search for the master: a server to connect to, and the handshake to run there. Without a `report`
+    the server is a Sentinel, which is asked for the master. With a `report` it is the master that a Sentinel has
+    reported. If that connection succeeds, the search is over.
     """
 
     address: Address
@@ -51,13 +54,14 @@ class Attempt(NamedTuple):
     report: MasterReport | None = None
 
 
-#: Yields attempts and is sent their handshake results or thrown their errors. Raises if no master is found.
-MasterSearch = Generator[Attempt, Any, None]
+#: A search for the master. It yields one attempt after another. The caller connects, then resumes the generator with
+#: the handshake's result (`send`) or with the error (`throw`). Raises if no master is found.
+MasterSearch = Generator[ConnectAttempt, Any, None]
 
 
 class SentinelEngine(RedisEngine):
-    """A RedisEngine that looks up the master for each new connection. Commands on an open connection cost nothing
-    more.
+    """A RedisEngine that looks up the master for each new connection. Commands on an open connection have no extra
+    cost.
     """
 
     def __init__(
@@ -74,14 +78,16 @@ class SentinelEngine(RedisEngine):
         self.seeds = seeds
         same = seeds.sentinels.tls == seeds.address.tls
         self.sentinel_tls = sentinel_tls or (self.tls if same else context(seeds.sentinels))
-        #: The last Sentinel that responded comes first.
+        #: The Sentinels to query; the one that responded last comes first.
         self.sentinels = list(seeds.hosts)
-        #: The epoch of the last known failover. The report of a Sentinel with an older one is ignored.
+        #: The epoch of the last known failover. A report with an older epoch is ignored.
         self._epoch = 0
         self._watch = SentinelWatch(self)
-        #: All connections to masters, including the hub's. They are closed when their master is replaced.
+        #: All connections to the master, including the subscription connection of the hub. They are closed when another
+        #: server becomes the master.
         self._master_links: weakref.WeakSet[AsyncLink | BlockingLink] = weakref.WeakSet()
-        #: Whether a master was ever found. Before that, waiting would only hide a mistake in the URL.
+        #: Whether a master was ever found. Before that, callers do not wait for a failover to end: if the first
+        #: search fails, the URL may be wrong, and the user should see the error at once.
         self._has_connected = False
 
     async def connect(self, client_name: str) -> AsyncLink:
@@ -89,7 +95,7 @@ class SentinelEngine(RedisEngine):
         attempt = next(search)
         while True:
             try:
-                link = await AsyncLink.connect(attempt.address, client_name, self._trust(attempt), attempt.handshake)
+                link = await AsyncLink.connect(attempt.address, client_name, self._tls_for(attempt), attempt.handshake)
                 if attempt.report is not None:
                     self._accept(link, attempt.report)
                     return link
@@ -104,7 +110,7 @@ class SentinelEngine(RedisEngine):
         attempt = next(search)
         while True:
             try:
-                link = BlockingLink(attempt.address, client_name, self._trust(attempt), patience, attempt.handshake)
+                link = BlockingLink(attempt.address, client_name, self._tls_for(attempt), patience, attempt.handshake)
                 if attempt.report is not None:
                     self._accept(link, attempt.report)
                     return link
@@ -114,13 +120,14 @@ class SentinelEngine(RedisEngine):
             link.close()
             attempt = search.send(link.handshake_result)
 
-    def _trust(self, attempt: Attempt) -> ssl.SSLContext | None:
+    def _tls_for(self, attempt: ConnectAttempt) -> ssl.SSLContext | None:
         return self.sentinel_tls if attempt.report is None else self.tls
 
     def _accept(self, link: AsyncLink | BlockingLink, report: MasterReport) -> None:
-        """Accept a connection to the reported master. Raises EngineUnavailable if a newer master was reported
-        meanwhile. This registers the link and then reads the epoch; `on_master_report` sets the epoch and then reads
-        the links. So in any interleaving at least one of the two closes an outdated link.
+        """Accept a connection to the reported master. Raises EngineUnavailable if a report with a newer epoch has
+        arrived from the watch thread in the meantime. This method adds the link to `_master_links` and then reads the
+        epoch; `on_master_report`, on the watch thread, sets the epoch and then reads `_master_links`. So in any
+        interleaving at least one of the two methods closes a link to a replaced master.
         """
         with self._links_lock:
             self._master_links.add(link)
@@ -136,29 +143,33 @@ class SentinelEngine(RedisEngine):
 
     def call_sentinel(self, sentinel: HostPort, client_name: str, patience: float | None = None) -> BlockingLink:
         """Connect to a Sentinel and ask for the master; the link's handshake result is a MasterReport."""
-        address = self.seeds.sentinel(sentinel)
+        address = self.seeds.sentinel_address(sentinel)
         return BlockingLink(
             address, client_name, self.sentinel_tls, patience, _ask_for_master(address, self.seeds.service)
         )
 
     def on_master_report(self, sentinel: HostPort, report: MasterReport) -> None:
-        """Handle a report of the watch: close the links to all other servers, even if they still respond."""
+        """Handle a report of the SentinelWatch: close the links to all servers except the reported master, even if
+        these servers still respond.
+        """
         if self._is_outdated(report):
             return
         self._epoch = max(self._epoch, report.epoch or 0)
         self._prefer(sentinel)
         with self._links_lock:
-            left = [
+            old_links = [
                 link for link in self._master_links if HostPort(link.address.host, link.address.port) != report.node
             ]
-        for link in left:
+        for link in old_links:
             link.interrupt()
 
     def _prefer(self, sentinel: HostPort) -> None:
         self.sentinels = [sentinel, *(other for other in self.sentinels if other != sentinel)]
 
     def _error(self, reply: ErrorReply, link: AsyncLink | BlockingLink) -> EngineError:
-        if reply.code == "NOREPLICAS":  # the replicas may follow a new master
+        # NOREPLICAS: too few replicas follow this server. Perhaps they follow a new master, so close the link: the next
+        # command searches for the master.
+        if reply.code == "NOREPLICAS":
             link.close()
         return super()._error(reply, link)
 
@@ -173,7 +184,7 @@ class SentinelEngine(RedisEngine):
             await asyncio.sleep(random.uniform(PAUSE / 2, PAUSE))
 
     def _connect_thread(self, timeout: float | None) -> BlockingLink:
-        # A caller with a time-out (the keeper) retries by itself and must not be blocked for longer.
+        # A caller with a time-out (the keeper thread) retries by itself, so it does not wait here for a new master.
         until = steady() + self.seeds.failover if self._has_connected and timeout is None else 0.0
         while True:
             try:
@@ -206,32 +217,35 @@ class SentinelEngine(RedisEngine):
         seeds = self.seeds
         errors: list[EngineError] = []
         tried: set[HostPort] = set()
-        behind: list[MasterReport] = []
+        outdated: list[MasterReport] = []
         for sentinel in self.sentinels:
-            address = seeds.sentinel(sentinel)
+            address = seeds.sentinel_address(sentinel)
             try:
-                report: MasterReport = yield Attempt(address, _ask_for_master(address, seeds.service))
+                report: MasterReport = yield ConnectAttempt(address, _ask_for_master(address, seeds.service))
                 if self._is_outdated(report):
-                    behind.append(report)
+                    outdated.append(report)
                     raise EngineUnavailable(f"the Sentinel at {sentinel} does not know of the last failover")
                 if report.node in tried:
                     continue
                 tried.add(report.node)
                 self._epoch = max(self._epoch, report.epoch or 0)
                 self._prefer(sentinel)
-                master = seeds.at(report.node)
-                yield Attempt(master, _sign_in_as_master(master, client_name), report)
+                master = seeds.node_address(report.node)
+                yield ConnectAttempt(master, _sign_in_as_master(master, client_name), report)
             except EngineError as error:
                 errors.append(error)
-        if len(behind) > len(self.sentinels) // 2:
-            # Most Sentinels report lower epochs: they were set up anew and count from the beginning.
-            self._epoch = max(report.epoch or 0 for report in behind)
+        if len(outdated) > len(self.sentinels) // 2:
+            # Most Sentinels report lower epochs than the last known one. They were set up anew and count failovers from
+            # the beginning, so continue with their epoch.
+            self._epoch = max(report.epoch or 0 for report in outdated)
         kind = EngineRefused if all(isinstance(error, EngineRefused) for error in errors) else EngineUnavailable
         raise kind(f"{seeds}: no master found: {'; '.join(dict.fromkeys(map(str, errors)))}")
 
 
 def ask_sentinel(address: Address, *commands: Sequence[str]) -> Generator[list[bytes] | Credentials, Any, list[Any]]:
-    """Sign in to a Sentinel and send commands. A Sentinel has no TIME command and needs no client name."""
+    """Sign in to a Sentinel, send commands and return their replies. Unlike the handshake with a Redis server, this one
+    does not read the clock (a Sentinel has no TIME command) and sets no client name.
+    """
     words = yield from auth_command(address)
     auth = [pack(*words)] if words else []
     replies: list[Any] = yield [*auth, *(pack(*command) for command in commands)]

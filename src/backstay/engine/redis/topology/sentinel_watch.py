@@ -1,7 +1,8 @@
 """Watch for failovers: a subscription to one Sentinel, on its own thread.
 
-Without it, a new master is noticed only when a command fails, and a replaced master that is still alive fails none. The
-watch uses a RedisHub of its own, which reconnects after each connection loss and reports that messages may be missing.
+Without this watch, a new master is noticed only when a command fails, and commands on a replaced master that is still
+alive do not fail. The watch uses a RedisHub of its own, which reconnects after each connection loss and reports that
+messages may be missing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.link.blocking_link import BlockingLink
 from backstay.errors import EngineError, EngineUnavailable
 from backstay.hub.redis import RedisHub
-from backstay.hub.redis_connection import ThreadConnector
+from backstay.hub.redis_subscription import ThreadConnector
 
 if TYPE_CHECKING:
     from backstay.engine.redis.topology.sentinel import SentinelEngine
@@ -23,8 +24,8 @@ EVENTS = ("+promoted-slave", "+switch-master")
 
 
 class SentinelWatch:
-    """Asks a Sentinel for the master whenever it may have changed, and reports it to the engine, which must not
-    block.
+    """Asks a Sentinel for the master whenever the master may have changed, and reports it to the engine. The engine's
+    callback must not block.
     """
 
     def __init__(self, engine: SentinelEngine) -> None:
@@ -40,7 +41,8 @@ class SentinelWatch:
     def start(self) -> None:
         hub = self._hub = RedisHub(ThreadConnector(self, "backstay-sentinel"))
         first, last = EVENTS
-        # prompt: the callbacks may run on the hub's thread, because this hub has no other subscribers.
+        # prompt=True: run the callbacks on the thread that receives the messages. They block it while they ask a
+        # Sentinel, which is harmless: this hub has no other subscribers.
         hub.subscribe(first, self._on_event, prompt=True)
         hub.subscribe(last, self._on_event, self._check_master, prompt=True)
 
@@ -59,7 +61,9 @@ class SentinelWatch:
         raise EngineUnavailable(f"{engine.seeds}: no Sentinel can be reached: {'; '.join(map(str, errors))}")
 
     def _on_event(self, event: str | None) -> None:
-        """Check the master after an event of our service; None: events may have been missed."""
+        """Ask which server is the master after an event about the engine's service. `event` is None after a reconnect,
+        when events may have been missed.
+        """
         if event is None or self._engine.seeds.service in event.split(" "):
             self._check_master()
 
@@ -70,7 +74,7 @@ class SentinelWatch:
         try:
             link = self._engine.call_sentinel(sentinel, self.client_name)
         except EngineError:
-            return  # the next failing command triggers a search
+            return  # the next command that fails triggers a search for the master
         link.close()
         self._engine.on_master_report(sentinel, link.handshake_result)
 
@@ -80,5 +84,7 @@ class SentinelWatch:
             self._hub.close()
 
     def after_fork(self) -> None:
-        """Forget the parent's hub: its thread does not exist here, and its connection belongs to the parent."""
+        """In a forked child: forget the hub, whose thread exists only in the parent and whose connection the parent
+        uses.
+        """
         self._hub = None

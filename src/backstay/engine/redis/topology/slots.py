@@ -1,4 +1,4 @@
-"""The slot map of a Cluster: which node serves a key, and the redirects that correct it. No I/O happens here."""
+"""The slot map of a Cluster: which node serves a key, and the redirects that correct the map. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from backstay.errors import EngineRefused, EngineUnavailable
 
 SLOTS = 16384
 CLUSTER_SLOTS = pack("CLUSTER", "SLOTS")
-#: Error replies during a failover or a slot migration. Nothing was done, so a retry is safe.
-TRANSIENT = {"CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN"}
-#: The longest pause (seconds) between two map reloads while a slot has no master; random from half of it.
+#: The longest pause (seconds) between two map reloads while a slot has no master. The shortest is half of it.
 PAUSE = 0.1
 #: A command with more redirects than this is in a redirect loop.
 MAX_REDIRECTS = 8
@@ -30,7 +28,9 @@ def slot_of(key: bytes) -> int:
 
 
 class Redirect(NamedTuple):
-    """A MOVED or ASK reply. `is_ask`: it applies to this command only and does not change the map."""
+    """A MOVED or ASK reply. `is_ask`: the reply was ASK, which redirects this command only and leaves the slot map
+    unchanged.
+    """
 
     slot: int
     node: HostPort
@@ -38,7 +38,7 @@ class Redirect(NamedTuple):
 
 
 def parse_redirect(refusal: ErrorReply, asked: HostPort) -> Redirect | None:
-    """Parse a MOVED or ASK reply of the node `asked`; None: another error."""
+    """Parse a MOVED or ASK reply of the node `asked`. Returns None for any other error reply."""
     if refusal.code not in ("MOVED", "ASK"):
         return None
     _, slot, where = str(refusal).split(" ")[:3]
@@ -47,7 +47,9 @@ def parse_redirect(refusal: ErrorReply, asked: HostPort) -> Redirect | None:
 
 
 class SlotMap:
-    """The known node of each slot. Many threads read it; it is replaced as a whole or corrected slot by slot."""
+    """Which node serves each slot, as far as known. Many threads read the map. The reply to CLUSTER SLOTS replaces it
+    as a whole, and a MOVED reply corrects one slot.
+    """
 
     def __init__(self) -> None:
         self._slots: list[HostPort | None] = [None] * SLOTS
@@ -82,6 +84,8 @@ class SlotMap:
 
 
 def _host_port(node: list[Any], asked: Address) -> HostPort:
-    """Return a node's address. A node that does not know its own host is at the address that was asked."""
+    """Return a node's address from its entry in the CLUSTER SLOTS reply of the server `asked`. An entry without a host
+    means the host of that server.
+    """
     host = node[0].decode() if node[0] else ""
     return HostPort(asked.host if host in ("", "?") else host, node[1])

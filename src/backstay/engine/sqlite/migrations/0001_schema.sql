@@ -1,12 +1,15 @@
 -- Purpose: the tables of Backstay: lock and idempotency records, hints, jobs, workflow runs, artifacts and API tokens.
 --
--- Times are µs. Write no semicolon in a comment: the loader splits this text into statements at each of them.
+-- Times are µs. Write no semicolon in a comment: the loader splits this text into statements at every semicolon.
 
 
 -- Records
 
--- The latest time seen on the host's clock (now) and on the clock that is never set (steady), in µs. boot: the start of
--- the host that steady counts from.
+-- The engine time of the last write, in one row. The engine time never runs back: if the host's clock was set back, the
+-- engine adds to `now` what has passed on the monotonic clock since then.
+-- now: the engine time of that write.
+-- steady: the host's monotonic clock at that write.
+-- boot: an id of the host's boot, because monotonic times of different boots are not comparable.
 CREATE TABLE backstay_clock (
     one    INTEGER PRIMARY KEY CHECK (one = 1),
     now    INTEGER NOT NULL,
@@ -16,8 +19,12 @@ CREATE TABLE backstay_clock (
 
 INSERT INTO backstay_clock VALUES (1, 0, 0, '');
 
--- One record of a room (locks, idempotency keys) for each name. body: a large value that belongs to the record and that
--- the room's machine does not read.
+-- The records of locks, limits and idempotency keys: one row per name.
+-- space: the namespace.
+-- room: the primitive of the name: gate (a lock), limit or idempotency.
+-- doc: the encoded record.
+-- keep_until: when the row may be deleted.
+-- body: a large value that belongs to the record but is stored beside it, such as the outcome of an idempotent call.
 CREATE TABLE backstay_state (
     space      TEXT    NOT NULL,
     room       TEXT    NOT NULL,
@@ -41,7 +48,8 @@ CREATE TABLE backstay_tag (
 
 CREATE INDEX backstay_tag_sweep ON backstay_tag (keep_until);
 
--- Hints between processes.
+-- Hints (messages that shorten waiting) for other processes. origin: the process that wrote the row. When a process
+-- reads hints, it skips the rows that it wrote itself.
 CREATE TABLE backstay_hint (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     origin  TEXT    NOT NULL,
@@ -50,7 +58,9 @@ CREATE TABLE backstay_hint (
     at      INTEGER NOT NULL
 );
 
--- How many workers may still respond to an announcement of work. Each announcement has one row, for a minute.
+-- One row per announcement of pending jobs, kept for a minute. remaining: at first the number of announced jobs. A
+-- worker that wants to claim because of the announcement first subtracts its free slots from this number, down to 0 at
+-- the least. It claims only as many jobs as it could subtract, so not all workers rush to claim the same few jobs.
 CREATE TABLE backstay_hint_counter (
     hint       TEXT    PRIMARY KEY,
     remaining  INTEGER NOT NULL,
@@ -62,8 +72,10 @@ CREATE INDEX backstay_hint_counter_sweep ON backstay_hint_counter (keep_until);
 
 -- Jobs
 
--- The namespaces by number: every key contains it, and SQLite compares numbers faster than names. fence: the last fence
--- given out. event: the number of the last event given out, which outlives the events.
+-- The namespaces.
+-- num: the namespace's number, which the tables below store as space: SQLite compares numbers faster than names.
+-- fence: the last fence that was given.
+-- event: the number of the last event, stored here so that the numbers of deleted events are not used again.
 CREATE TABLE backstay_job_space (
     num   INTEGER PRIMARY KEY,
     name  TEXT    NOT NULL UNIQUE,
@@ -71,10 +83,12 @@ CREATE TABLE backstay_job_space (
     event INTEGER NOT NULL DEFAULT 0
 );
 
--- What jobs have in common. All kinds with the same queue, label set and rate have the same lane, and a claim looks
--- there. The counts by state answer questions about the backlog without counting its rows. Jobs of runs have kinds of
--- their own (runs = 1) in the same lanes: they are deleted with their run, not by their number.
--- A number is never used twice: a lane is named after a kind, and may outlive it.
+-- A kind is a combination of type, queue, labels and rate (bucket, period, burst). It counts its jobs by state, so that
+-- the size of the backlog is known without counting rows.
+-- lane: all kinds with the same queue, labels and rate share a lane, from which claims read.
+-- runs: 1 for jobs of workflow runs, which have separate kinds in the same lanes. The pruner's limit on the number of
+-- completed jobs does not count these jobs, because they are deleted with their run.
+-- num: never used twice (AUTOINCREMENT). A lane has the number of one of its kinds, and may outlive that kind.
 CREATE TABLE backstay_job_kind (
     num       INTEGER PRIMARY KEY AUTOINCREMENT,
     space     INTEGER NOT NULL,
@@ -103,17 +117,32 @@ CREATE INDEX backstay_job_kind_pending ON backstay_job_kind (space, queue, lane,
 CREATE UNIQUE INDEX backstay_job_kind_key
     ON backstay_job_kind (space, queue, labels, bucket, period, burst, type, runs);
 
--- state: 0 scheduled, 1 blocked, 2 pending, 3 running, 4 completed, 5 failed, 6 cancelled, 7 skipped,
--- 8 parked (pending, but its concurrency key is taken). rank: the order of the pending jobs.
--- flags: 1 a client waits for its end, 2 a client waits for the end of its chain, 4 other jobs wait for its chain, 8 it
--- starts however its blockers ended, 16 its cancellation is requested, 32 it has blockers, 64 it has a log, 128 it has
--- outputs, 256 it has a run, a chain, a unique key or a concurrency key, 512 its arguments are in backstay_job_body,
--- 1024 its failure does not hold up other jobs, 2048 it starts when a blocker failed, 4096 it was skipped because a job
--- before it had failed, 8192 its run is stored and decides how long the job is kept, 16384 it left files.
--- alarm: the time of the next event that needs no command: the job is due, its lease ends, its record is deleted.
--- 0 means never, or, for a completed job, together with the job before it (by num): of the jobs that completed together
--- only the first is in the index.
--- Every change rewrites the row, so large arguments are in another table.
+-- One row per job. Every change rewrites the row, so large arguments are in backstay_job_body.
+-- rank: due time minus ten minutes per point of priority. The pending jobs of a lane are claimed in this order, the
+-- smallest first.
+-- alarm: when the job changes without a command, because it becomes due, its lease expires, or its row is deleted. 0
+-- means never. Jobs with consecutive numbers (num) and the same retention that one worker finished together share one
+-- alarm, which saves index entries: the first of them has it, and the others have alarm 0. When the first one is
+-- deleted, the completed jobs with alarm 0 and the next numbers are deleted, too.
+-- state:
+--   0 scheduled, 1 blocked, 2 pending, 3 running, 4 completed, 5 failed, 6 cancelled, 7 skipped
+--   8 parked: pending, but its concurrency key already has as many running jobs as it allows
+-- flags, a sum of (blockers are the chains that the job waits for):
+--   1      a client waits for the end of the job
+--   2      a client waits for the end of the job's chain
+--   4      other jobs wait for the job's chain
+--   8      the job starts when all its blockers have ended, whatever their outcome
+--   16     the cancellation of the job is requested
+--   32     the job has blockers
+--   64     the job has a log
+--   128    the job has outputs
+--   256    the job belongs to a run, continues a chain, or has a unique key or a concurrency key
+--   512    the job's arguments are in backstay_job_body
+--   1024   the job's failure neither skips the jobs that depend on it nor fails its run
+--   2048   the job starts when all its blockers have ended and at least one failed
+--   4096   the job was skipped because a job that it depends on had failed
+--   8192   the job's run is stored and decides how long the job is kept
+--   16384  the job has files
 CREATE TABLE backstay_job (
     num         INTEGER PRIMARY KEY,
     space       INTEGER NOT NULL,
@@ -155,7 +184,8 @@ CREATE INDEX backstay_job_pending ON backstay_job (lane, rank, id) WHERE state =
 
 CREATE INDEX backstay_job_alarm ON backstay_job (space, state, alarm) WHERE alarm > 0;
 
--- kind is the last column: as the first it would spread jobs of the same time over as many places as there are kinds.
+-- kind is the last column, so that the entries of new jobs of all kinds are next to each other, in few index pages.
+-- With kind as the first column, each kind would write to an index page of its own.
 CREATE INDEX backstay_job_listed ON backstay_job (space, state, id, kind) WHERE state <> 3;
 
 CREATE INDEX backstay_job_run ON backstay_job (space, run, id) WHERE run <> '';
@@ -169,7 +199,7 @@ CREATE TABLE backstay_job_body (
     meta BLOB NOT NULL
 );
 
--- The last job of each chain that has more than one.
+-- The last job of each chain that has more than one job.
 CREATE TABLE backstay_job_chain (
     space INTEGER NOT NULL,
     id    TEXT NOT NULL,
@@ -177,26 +207,33 @@ CREATE TABLE backstay_job_chain (
     PRIMARY KEY (space, id)
 ) WITHOUT ROWID;
 
--- The chains that a job waits for. ended: 0 not yet, 1 completed, 2 not completed, 4 failed, or skipped because a job
--- before it had failed, 6 completed, and its result is in its own row.
+-- One row for each job and each chain that the job waits for (a blocker of the job). num: the job's row number.
+-- outcome:
+--   0  the chain has not ended
+--   1  the chain completed, and its result is copied to this row
+--   2  the chain was cancelled, or was skipped for another reason than a failure
+--   4  the chain failed, or was skipped because a job that it depends on had failed
+--   6  the chain completed, and belongs to the same run as the job: a claim reads the result from the chain's last job
 CREATE TABLE backstay_job_wait (
-    num    INTEGER NOT NULL,
-    chain  TEXT    NOT NULL,
-    place  INTEGER NOT NULL,
-    ended  INTEGER NOT NULL,
-    space  INTEGER NOT NULL,
-    result BLOB,
+    num      INTEGER NOT NULL,
+    chain    TEXT    NOT NULL,
+    position INTEGER NOT NULL,
+    outcome  INTEGER NOT NULL,
+    space    INTEGER NOT NULL,
+    result   BLOB,
     PRIMARY KEY (num, chain)
 ) WITHOUT ROWID;
 
-CREATE INDEX backstay_job_wait_chain ON backstay_job_wait (space, chain, ended);
+CREATE INDEX backstay_job_wait_chain ON backstay_job_wait (space, chain, outcome);
 
--- These two tell whether a job with many blockers still waits for one, and whether one failed, without reading all.
-CREATE INDEX backstay_job_wait_open ON backstay_job_wait (num) WHERE ended = 0;
+-- The next two indexes show whether a job still waits for a blocker, and whether a blocker failed, without reading all
+-- blockers.
+CREATE INDEX backstay_job_wait_open ON backstay_job_wait (num) WHERE outcome = 0;
 
-CREATE INDEX backstay_job_wait_failing ON backstay_job_wait (num) WHERE ended = 4;
+CREATE INDEX backstay_job_wait_failed ON backstay_job_wait (num) WHERE outcome = 4;
 
--- The job that has each unique key. until: the end of a window, or 0 when the key is free at the job's start or end.
+-- The job that holds each unique key. until: when the key becomes free, or 0 if the start or the end of the job frees
+-- the key.
 CREATE TABLE backstay_job_unique (
     space INTEGER NOT NULL,
     key   TEXT    NOT NULL,
@@ -207,7 +244,9 @@ CREATE TABLE backstay_job_unique (
 
 CREATE INDEX backstay_job_unique_until ON backstay_job_unique (space, until) WHERE until > 0;
 
--- The queues that are paused or limited. Other queues have no row. tat: when the next start would be on time (GCRA).
+-- The queues that are paused or have a rate limit. Queues without either have no row.
+-- tat: the "theoretical arrival time" of the rate limiting algorithm GCRA: the time from which on the full burst is
+-- available.
 CREATE TABLE backstay_job_queue (
     space  INTEGER NOT NULL,
     name   TEXT    NOT NULL,
@@ -219,7 +258,9 @@ CREATE TABLE backstay_job_queue (
     PRIMARY KEY (space, name)
 ) WITHOUT ROWID;
 
--- The same for the rates that jobs share.
+-- The state of each rate limit that jobs share.
+-- tat: the "theoretical arrival time" of the rate limiting algorithm GCRA: the time from which on the full burst is
+-- available.
 CREATE TABLE backstay_job_rate (
     space  INTEGER NOT NULL,
     bucket TEXT    NOT NULL,
@@ -229,17 +270,18 @@ CREATE TABLE backstay_job_rate (
 
 CREATE INDEX backstay_job_rate_tat ON backstay_job_rate (space, tat);
 
--- The last exchange on each channel of a worker, and its reply.
-CREATE TABLE backstay_job_turn (
+-- The last exchange (acknowledge and claim in one request) of each worker channel, and its reply. If the worker resends
+-- the exchange because the reply was lost, it gets this stored reply.
+CREATE TABLE backstay_job_exchange (
     space       INTEGER NOT NULL,
     worker      TEXT    NOT NULL,
     incarnation TEXT    NOT NULL,
-    lane        INTEGER NOT NULL,
+    channel     INTEGER NOT NULL,
     seq         INTEGER NOT NULL,
     keep_until  INTEGER NOT NULL,
     verdicts    BLOB    NOT NULL,
     jobs        BLOB    NOT NULL,
-    PRIMARY KEY (space, worker, incarnation, lane)
+    PRIMARY KEY (space, worker, incarnation, channel)
 );
 
 CREATE TABLE backstay_job_log (
@@ -277,37 +319,40 @@ CREATE TABLE backstay_job_cron (
 
 -- Workflow runs
 
--- status: 0 queued, 1 running, 2 success, 3 failure, 4 cancelled. until: when the run and its jobs are deleted, 0 while
--- the run has not ended. checked: when its counts were last compared with its jobs. broken: the number of jobs that
--- failed and are not soft. events: the number of its last event. Every change rewrites the row, so its document is in
--- another table.
+-- One row per run. Every change rewrites the row, so the run's document is in backstay_run_doc. The columns named like
+-- job states count the run's jobs in that state.
+-- status: 0 queued, 1 running, 2 success, 3 failure, 4 cancelled.
+-- keep_until: when the run and its jobs are deleted, 0 while the run has not ended.
+-- checked: when the counts were last compared with the run's jobs.
+-- hard_failures: the number of failed jobs whose failure fails the run.
+-- events: the number of the run's last event.
 CREATE TABLE backstay_run (
-    num       INTEGER PRIMARY KEY,
-    space     INTEGER NOT NULL,
-    id        TEXT    NOT NULL,
-    workflow  TEXT    NOT NULL,
-    version   INTEGER NOT NULL,
-    status    INTEGER NOT NULL,
-    created   INTEGER NOT NULL,
-    started   INTEGER NOT NULL,
-    finished  INTEGER NOT NULL,
-    timeout   INTEGER NOT NULL,
-    deadline  INTEGER NOT NULL,
-    keep      INTEGER NOT NULL,
-    until     INTEGER NOT NULL,
-    checked   INTEGER NOT NULL,
-    cancel    INTEGER NOT NULL,
-    reason    TEXT    NOT NULL,
-    events    INTEGER NOT NULL,
-    broken    INTEGER NOT NULL,
-    scheduled INTEGER NOT NULL,
-    blocked   INTEGER NOT NULL,
-    pending   INTEGER NOT NULL,
-    running   INTEGER NOT NULL,
-    completed INTEGER NOT NULL,
-    failed    INTEGER NOT NULL,
-    cancelled INTEGER NOT NULL,
-    skipped   INTEGER NOT NULL
+    num           INTEGER PRIMARY KEY,
+    space         INTEGER NOT NULL,
+    id            TEXT    NOT NULL,
+    workflow      TEXT    NOT NULL,
+    version       INTEGER NOT NULL,
+    status        INTEGER NOT NULL,
+    created       INTEGER NOT NULL,
+    started       INTEGER NOT NULL,
+    finished      INTEGER NOT NULL,
+    timeout       INTEGER NOT NULL,
+    deadline      INTEGER NOT NULL,
+    keep          INTEGER NOT NULL,
+    keep_until    INTEGER NOT NULL,
+    checked       INTEGER NOT NULL,
+    cancel        INTEGER NOT NULL,
+    reason        TEXT    NOT NULL,
+    events        INTEGER NOT NULL,
+    hard_failures INTEGER NOT NULL,
+    scheduled     INTEGER NOT NULL,
+    blocked       INTEGER NOT NULL,
+    pending       INTEGER NOT NULL,
+    running       INTEGER NOT NULL,
+    completed     INTEGER NOT NULL,
+    failed        INTEGER NOT NULL,
+    cancelled     INTEGER NOT NULL,
+    skipped       INTEGER NOT NULL
 );
 
 CREATE UNIQUE INDEX backstay_run_id ON backstay_run (space, id);
@@ -318,26 +363,28 @@ CREATE INDEX backstay_run_workflow ON backstay_run (space, workflow, id);
 
 CREATE INDEX backstay_run_workflow_status ON backstay_run (space, workflow, status, id);
 
-CREATE INDEX backstay_run_deadline ON backstay_run (space, deadline) WHERE until = 0 AND deadline > 0;
+CREATE INDEX backstay_run_deadline ON backstay_run (space, deadline) WHERE keep_until = 0 AND deadline > 0;
 
-CREATE INDEX backstay_run_checked ON backstay_run (space, checked) WHERE until = 0;
+CREATE INDEX backstay_run_checked ON backstay_run (space, checked) WHERE keep_until = 0;
 
-CREATE INDEX backstay_run_until ON backstay_run (space, until) WHERE until > 0;
+CREATE INDEX backstay_run_keep_until ON backstay_run (space, keep_until) WHERE keep_until > 0;
 
 CREATE TABLE backstay_run_doc (
     num INTEGER PRIMARY KEY,
     doc BLOB NOT NULL
 );
 
--- One row holds the events of a run that one command caused. num and seq are those of the last event in it. num is the
--- namespace's number and, in the low bits, one more than the last event given out. It is given out under the write
--- lock, so no event appears before one that was already read.
+-- The events of runs. One row holds the events of one run that one command caused.
+-- num: has the namespace's number in its high bits, and in its low bits the number, in the namespace, of the last event
+-- in the row. Numbers are given under the write lock, so a new event never sorts before an event that a reader has
+-- already read.
+-- seq: the number, in the run, of the last event in the row.
 CREATE TABLE backstay_run_event (
-    num  INTEGER PRIMARY KEY,
-    run  INTEGER NOT NULL,
-    seq  INTEGER NOT NULL,
-    at   INTEGER NOT NULL,
-    told BLOB    NOT NULL
+    num    INTEGER PRIMARY KEY,
+    run    INTEGER NOT NULL,
+    seq    INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    events BLOB    NOT NULL
 );
 
 CREATE UNIQUE INDEX backstay_run_event_seq ON backstay_run_event (run, seq);
@@ -357,19 +404,22 @@ CREATE UNIQUE INDEX backstay_definition_version ON backstay_definition (space, w
 
 CREATE UNIQUE INDEX backstay_definition_newest ON backstay_definition (space, workflow) WHERE newest = 1;
 
--- The files that jobs leave, by the job's number. parts: how many parts are stored. whole: the last part is stored.
+-- The files that jobs produced.
+-- job: the job's row number.
+-- parts: how many parts of the file are stored.
+-- complete: 1 if all parts are stored.
 CREATE TABLE backstay_artifact (
-    num     INTEGER PRIMARY KEY,
-    job     INTEGER NOT NULL,
-    name    TEXT    NOT NULL,
-    digest  TEXT    NOT NULL,
-    size    INTEGER NOT NULL,
-    created INTEGER NOT NULL,
-    parts   INTEGER NOT NULL,
-    whole   INTEGER NOT NULL
+    num      INTEGER PRIMARY KEY,
+    job      INTEGER NOT NULL,
+    name     TEXT    NOT NULL,
+    digest   TEXT    NOT NULL,
+    size     INTEGER NOT NULL,
+    created  INTEGER NOT NULL,
+    parts    INTEGER NOT NULL,
+    complete INTEGER NOT NULL
 );
 
-CREATE UNIQUE INDEX backstay_artifact_name ON backstay_artifact (job, name, whole, digest);
+CREATE UNIQUE INDEX backstay_artifact_name ON backstay_artifact (job, name, complete, digest);
 
 CREATE TABLE backstay_artifact_part (
     artifact INTEGER NOT NULL,
@@ -381,6 +431,7 @@ CREATE UNIQUE INDEX backstay_artifact_part_place ON backstay_artifact_part (arti
 
 
 -- The API tokens of the server
+-- owner: tokens with the same owner share their locks, leases and worker ids. Empty: the token has its own.
 
 CREATE TABLE backstay_token (
     space   INTEGER NOT NULL,
@@ -388,7 +439,17 @@ CREATE TABLE backstay_token (
     digest  BLOB    NOT NULL,
     role    TEXT    NOT NULL,
     name    TEXT    NOT NULL,
+    owner   TEXT    NOT NULL,
     created INTEGER NOT NULL,
     expires INTEGER NOT NULL,
     PRIMARY KEY (space, id)
+) WITHOUT ROWID;
+
+-- Secrets of the namespace, such as the key that signs the names of leases
+
+CREATE TABLE backstay_secret (
+    space INTEGER NOT NULL,
+    name  TEXT    NOT NULL,
+    value BLOB    NOT NULL,
+    PRIMARY KEY (space, name)
 ) WITHOUT ROWID;

@@ -1,9 +1,9 @@
 """Commands and replies of the lock that n8n's Redis nodes use: a counter, and the holder's identity as JSON.
 
 The client that creates the counter holds the lock. `lua/*.lua` implement the commands, because the keys exist only in
-Redis (`backstay.interop.n8n_wire.keys` defines them). A third key, of Backstay alone, holds tombstones: for some
-seconds it refuses withdrawn tickets, while a delayed copy of their `Take` may still arrive. Times are µs of the
-server's clock.
+Redis (`backstay.interop.n8n_wire.keys` defines them). A third key, which only Backstay uses, holds tombstones: the ids
+of withdrawn attempts to take the lock (tickets). The scripts refuse these tickets for some seconds, while a delayed
+copy of their `Take` may still arrive. Times are µs of the server's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from backstay.interop.n8n_wire import keys
 
 
 class StoredIdentity(Struct, frozen=True, array_like=True):
-    """The identity stored beside a counter. `known` is False if there is none, or none that can be read."""
+    """The holder's identity, which is stored beside the counter. `known`: an identity is stored and
+    can be read.
+    """
 
     known: bool
     lock_id: str
@@ -26,10 +28,13 @@ class StoredIdentity(Struct, frozen=True, array_like=True):
     workflow_name: str
     execution_id: str
     locked_at: str
-    #: The remaining TTL of the counter in milliseconds; -1: none, because its client crashed before it set one.
+    #: The remaining TTL of the counter in milliseconds; -1: no TTL, because the client that created it crashed before
+    #: it set one; -2: there is no counter.
     left: int
     #: Whether the identity's key exists, readable or not.
     written: bool
+    #: Whom a server granted the lock over HTTP: the owner tag (`Take.identity`); empty if no server granted it.
+    owner_tag: str = ""
 
 
 class Take(Command, frozen=True, array_like=True):
@@ -39,28 +44,33 @@ class Take(Command, frozen=True, array_like=True):
     lock_id: str
     #: The identity as JSON, without `locked_at` and the closing brace: the script adds the server's time.
     identity: str
-    #: In milliseconds.
+    #: The TTL of both keys in milliseconds.
     ttl: int
     #: True: an earlier copy of this command may have arrived, so a lock that the caller already holds is granted again.
-    again: bool
-    #: The hash of an identity that has been without a counter for SETTLE seconds: it is abandoned and may be replaced.
-    over: str
+    is_resend: bool
+    #: The hash of an identity that has had no counter for SETTLE seconds (flows.py). Then its client must have crashed,
+    #: so this command may replace the identity. Empty: replace none.
+    replaces: str
 
 
 class Renew(Command, frozen=True, array_like=True):
-    """Extend the lock of this lock_id. It never revives a lost one."""
+    """Extend the lock if this lock_id holds it. It never revives a lost lock."""
 
     lock_id: str
     ttl: int
+    #: Extend it only if the identity has this owner tag; empty: whatever tag it has.
+    owner_tag: str = ""
 
 
 class Release(Command, frozen=True, array_like=True):
-    """Delete both keys if the identity has this lock_id, else nothing."""
+    """Delete counter and identity if the identity has this lock_id, else nothing."""
 
     lock_id: str
     #: The ticket of the Take, whose delayed copies are refused until `gone_until`; empty and 0: none are in flight.
     ticket: str
     gone_until: Micros
+    #: Delete them only if the identity has this owner tag; empty: whatever tag it has.
+    owner_tag: str = ""
 
     wakes_waiters: ClassVar[bool] = True
 
@@ -75,13 +85,15 @@ class Withdraw(Command, frozen=True, array_like=True):
 
 
 class Evict(Command, frozen=True, array_like=True):
-    """Delete both keys if the identity has this execution_id."""
+    """Delete counter and identity if the identity has this execution_id."""
 
     execution_id: str
+    #: Delete them only if the identity has this owner tag; empty: whatever tag it has.
+    owner_tag: str = ""
 
 
 class ForceRelease(Command, frozen=True, array_like=True):
-    """Delete both keys, for any holder."""
+    """Delete counter and identity of any holder."""
 
 
 class Inspect(Command, frozen=True, array_like=True):
@@ -104,11 +116,11 @@ class Busy(Struct, frozen=True, array_like=True, tag="busy"):
 
 
 class HalfReleased(Struct, frozen=True, array_like=True, tag="leaving"):
-    """Not taken: there is an identity without a counter. Its holder is deleting the two keys one after the other, or
-    crashed between them. `trace`: the hash of the identity.
+    """Not taken: there is an identity without a counter. Its holder is deleting counter and identity one after the
+    other, or crashed between the two. `identity_hash`: the hash of the identity.
     """
 
-    trace: str
+    identity_hash: str
     owner: StoredIdentity
 
 
@@ -126,7 +138,7 @@ class Lost(Struct, frozen=True, array_like=True, tag="lost"):
 
 
 class Released(Struct, frozen=True, array_like=True, tag="released"):
-    """The lock was the caller's, and both keys are deleted."""
+    """The caller held the lock, and counter and identity are deleted."""
 
 
 class Absent(Struct, frozen=True, array_like=True, tag="absent"):
@@ -140,15 +152,15 @@ class Foreign(Struct, frozen=True, array_like=True, tag="foreign"):
 
 
 class Removed(Struct, frozen=True, array_like=True, tag="removed"):
-    """Both keys are deleted. `was`: the value of the counter; 0 if there was none."""
+    """Counter and identity are deleted. `was`: the value of the counter; 0 if there was none."""
 
     was: int
     owner: StoredIdentity
 
 
 class Kept(Struct, frozen=True, array_like=True, tag="kept"):
-    """Not deleted: the lock belongs to another execution. `count` above 0 and an unknown owner: a counter without an
-    identity.
+    """The reply to `Evict` if nothing was deleted: the lock is free, another execution holds it, or the holder has no
+    readable identity. In the last case `count` (the counter) is above 0 and `owner.known` is False.
     """
 
     count: int
@@ -169,7 +181,9 @@ Reply = (
 
 
 def lock_keys(namespace: str, scope: str) -> tuple[str, ...]:
-    """Return the keys of the counter, the identity and the tombstones: in one slot if the scope has a hash tag."""
+    """Return the keys of the counter, the identity and the tombstones. They are in one Cluster slot if the scope has a
+    hash tag.
+    """
     tag = keys.hash_tag(scope)
     gone = f"{namespace}:n8n-gone:{{{tag}}}:{scope}" if tag else f"{namespace}:n8n-gone:{scope}"
     return (keys.lock_key(scope), keys.meta_key(scope), gone)

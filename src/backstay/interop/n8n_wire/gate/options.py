@@ -1,11 +1,11 @@
-"""Validate the options of a lock in n8n's keys, and choose the admin of a wire."""
+"""Validate the options of a lock in n8n's keys, and choose the code that inspects and repairs locks (LockAdmin)."""
 
 from __future__ import annotations
 
 from backstay.engine.base import Engine
 from backstay.errors import ConfigError
 from backstay.gate import admin
-from backstay.gate.flows import Spec
+from backstay.gate.flows import GateSpec
 from backstay.gate.options import MAX_WAITERS
 from backstay.gate.wire import LockAdmin
 from backstay.interop.n8n_wire import keys
@@ -27,13 +27,13 @@ def n8n_spec(
     reentrant: bool,
     durability: str | None,
     poll: Duration | None,
-) -> Spec:
-    """Return the validated options of a lock in n8n's keys: a long TTL, no renewal unless requested, no queue."""
+) -> GateSpec:
+    """Validate the options of a lock in n8n's keys. Defaults: a TTL of one day, and no renewal. There is no queue."""
     if max_waiters is not MAX_WAITERS:
         raise ConfigError("wire='n8n' has no queue, so it has no max_waiters: waiters poll every `poll` seconds")
     if durability is not None:
         raise ConfigError("wire='n8n' does not wait for replicas: leave out durability=, or leave out wire=")
-    return Spec(
+    return GateSpec(
         require_scope(name, "name"),
         True,
         1,
@@ -48,6 +48,9 @@ def n8n_spec(
 
 
 def choose_admin(engine: Engine, wire: str, scope: str | None) -> LockAdmin:
-    """Return the admin of a wire's locks. Raises ConfigError for a wire that the engine does not support."""
+    """Return the LockAdmin for `wire`: "backstay" (Backstay's own records) or "n8n" (n8n's Redis keys). Raises
+    ConfigError for any other wire, for "n8n" if the engine is not Redis, and on a Cluster if the lock's name `scope`
+    has no hash tag.
+    """
     shared = is_n8n(engine, wire) if scope is None else is_n8n_lock(engine, wire, scope)
     return n8n_admin if shared else admin

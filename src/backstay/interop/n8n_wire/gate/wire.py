@@ -1,4 +1,4 @@
-"""Encode and decode the requests of one lease over n8n's keys."""
+"""Renew and release one lease of a lock in n8n's Redis keys: encode the requests and decode the replies."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ from backstay.interop.n8n_wire.gate.machine import (
     Renewed,
     StoredIdentity,
 )
-from backstay.runtime.lease import instant
+from backstay.runtime.lease import RenewalResult, instant
 
 
-def identity(lock_id: str, workflow_id: str, workflow_name: str, execution_id: str) -> str:
-    """Return the identity as JSON with the fields of `keys.IDENTITY` in order, up to `locked_at`, which the script
-    adds.
+def identity(lock_id: str, workflow_id: str, workflow_name: str, execution_id: str, owner_tag: str = "") -> str:
+    """Return the start of the identity's JSON: the fields of `keys.IDENTITY` in order, without the last one,
+    `locked_at`, and without the closing brace. The script adds both. A server adds the owner tag of the client to which
+    it grants the lock.
     """
-    fields = dict(zip(keys.IDENTITY[:-1], (lock_id, workflow_id, workflow_name, execution_id), strict=True))
+    values = (lock_id, workflow_id, workflow_name, execution_id)
+    fields: dict[str, str] = dict(zip(keys.IDENTITY[:-1], values, strict=True))
+    if owner_tag:
+        fields[keys.OWNER] = owner_tag
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1]
 
 
@@ -40,7 +44,7 @@ def millis(seconds: float) -> int:
 
 
 def parse_micros(locked_at: str) -> Micros:
-    """Parse an ISO 8601 time into µs; 0: it cannot be parsed."""
+    """Parse an ISO 8601 time into µs; 0 if it cannot be parsed."""
     try:
         found = datetime.fromisoformat(locked_at)
     except ValueError:
@@ -56,7 +60,7 @@ def describe_unknown_holder(owner: StoredIdentity) -> str:
 
 
 def holder_info(count: int, owner: StoredIdentity, now: Micros) -> HolderInfo | None:
-    """Return the holder as far as the keys identify it; None: the lock is free."""
+    """Return the holder, as far as the keys identify it; None if the lock is free."""
     if count == 0 and not owner.written:
         return None
     return HolderInfo(
@@ -71,7 +75,11 @@ def holder_info(count: int, owner: StoredIdentity, now: Micros) -> HolderInfo | 
 
 
 class N8nLease(Struct, frozen=True):
-    """The wire of one lease: the counter at the grant, and `locked_at` as the server wrote it."""
+    """Implements LeaseWire for one lease of a lock that is shared with n8n.
+
+    count: The value of the lock's counter when the lock was granted.
+    locked_at: The time of the grant (ISO 8601), as the script wrote it into the identity.
+    """
 
     count: int
     locked_at: str
@@ -93,15 +101,15 @@ class N8nLease(Struct, frozen=True):
             case _:
                 raise TypeError(f"not a reply to a release: {reply!r}")
 
-    def judge(self, lease: GateLease, reply: Any) -> tuple[Micros, str]:
+    def judge(self, lease: GateLease, reply: Any) -> RenewalResult:
         match reply:
             case Renewed(until):
-                return until, ""
+                return RenewalResult(until)
             case Lost(count, owner):
                 found = holder_info(count, owner, lease.core.engine.now())
                 if found is not None and count and owner.lock_id != lease.id:
-                    return 0, f"it is held by {found} now"
-                return 0, "its keys are gone"
+                    return RenewalResult(lost=f"it is held by {found} now")
+                return RenewalResult(lost="its keys are gone")
             case _:
                 raise TypeError(f"not a reply to a renewal: {reply!r}")
 

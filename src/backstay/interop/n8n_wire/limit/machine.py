@@ -1,9 +1,9 @@
-"""Commands and replies of the rate limit of n8n's rate_limit_check: a counter per window; every hit counts, even a
-denied one.
+"""Commands and replies of the rate limit of n8n's rate_limit_check. It has one counter per time window. Every hit
+counts, even a denied one.
 
-`lua/*.lua` implement the commands, because the keys exist only in Redis. The number of the window is part of the key
-(`backstay.interop.n8n_wire.keys`), so the caller names the window and the script replies `expired` when the server's
-clock is in another one: the server's clock decides, not the caller's.
+The scripts in `lua/` implement the commands, because the keys exist only in Redis. The number of the window is part of
+the key (`backstay.interop.n8n_wire.keys`), so the caller computes this number. If it is not the number of the current
+window by the server's clock, the script replies `expired`, and the caller corrects its clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backstay.errors import ConfigError
 class Hit(Command, frozen=True, array_like=True):
     """Count a hit. Not idempotent: a second copy counts again."""
 
-    #: In milliseconds.
+    #: The length of the window in milliseconds. `bucket`: its number since the epoch.
     window: int
     bucket: int
     cost: int

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from backstay.errors import ConfigError
 from backstay.interop.n8n_wire.limit import flows
 from backstay.interop.n8n_wire.option import is_n8n
-from backstay.limit.spec import ALGORITHM, Spec, spec
+from backstay.limit.spec import ALGORITHM, LimitSpec, spec
 from backstay.policy import OnUnavailable
 from backstay.runtime.core import Core
 from backstay.runtime.validation import Wire
@@ -21,9 +21,10 @@ def n8n_spec(
     algorithm: str,
     burst: int | None,
     on_unavailable: OnUnavailable | None,
-) -> Spec:
-    """Return the validated options of a limit in n8n's windows: one rate of whole seconds. The policy "local" becomes
-    "deny", because n8n would never see hits that are counted locally.
+) -> LimitSpec:
+    """Validate the options of a limit in n8n's windows: it has one rate, with a period of whole seconds.
+    `on_unavailable="local"` is rejected, because n8n would never see the hits that this process counts by itself. If
+    the caller gives no `on_unavailable`, the value in the Backstay's policy is used, but "deny" instead of "local".
     """
     is_n8n(core.engine, wire)
     usual = core.policy.limit_on_unavailable

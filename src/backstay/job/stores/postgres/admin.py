@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from backstay.engine.base import Op
-from backstay.job.model import AGEING, Rate, State
+from backstay.job.model import AGEING, StartRate, State
 from backstay.job.stores.postgres.ending import Ends, cancelled
 from backstay.job.stores.postgres.enqueue import Enqueueing
 from backstay.job.stores.postgres.rows import AWAITED, Part, ask, inside
@@ -134,7 +134,7 @@ class Admin(Verbs):
     def pause(self, queue: str, *, paused: bool) -> Op[None]:
         return self.one("pause", {"queue": queue, "paused": paused})
 
-    def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
+    def limit_queue(self, queue: str, rate: StartRate | None) -> Op[None]:
         values = {"queue": queue, "interval": 0, "burst": 0, "bucket": ""}
         if rate is not None:
             values |= {"interval": rate.interval, "burst": rate.burst, "bucket": rate.bucket}

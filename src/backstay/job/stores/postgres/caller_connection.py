@@ -18,7 +18,7 @@ from backstay.engine.postgres.notify import notify_statement
 from backstay.errors import ConfigError
 from backstay.hub import protocol
 from backstay.hub.base import LIFE_MICROS
-from backstay.job.api.caller_connection import TransactionControl, refuse_autocommit
+from backstay.job.api.caller_connection import TransactionControl, autocommit_error
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.stores.postgres.store import PostgresStore
 from backstay.runtime.core import Core
@@ -55,7 +55,7 @@ class PostgresCallerStore:
 async def enqueue(core: Core, driver: Any, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """All of them, or none: a savepoint of its own, so that a refusal leaves the caller's transaction as it was."""
     if driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
-        raise refuse_autocommit("open a transaction first: with conn.transaction()")
+        raise autocommit_error("open a transaction first: with conn.transaction()")
     # A store of its own: what it remembers of the tables would be wrong after a rollback.
     store = PostgresStore(core.engine.namespace, core.hub_prefix)
     blockers = {chain for job in jobs for chain in job.after}

@@ -40,7 +40,7 @@ class Definitions(Verbs):
 
 
 class Tokens(Verbs):
-    """put_token, drop_token, tokens."""
+    """put_token, drop_token, tokens, put_secret."""
 
     def put_token(self, token: TokenRecord) -> Op[None]:
         values = {
@@ -48,6 +48,7 @@ class Tokens(Verbs):
             "digest": token.digest,
             "role": storable(token.role),
             "name": storable(token.name),
+            "owner": storable(token.owner),
             "created": token.created,
             "expires": token.expires,
         }
@@ -64,13 +65,17 @@ class Tokens(Verbs):
                     digest=digest,
                     role=readable(role),
                     name=readable(name),
+                    owner=readable(owner),
                     created=created,
                     expires=expires,
                 )
-                for id_, digest, role, name, created, expires in rows
+                for id_, digest, role, name, owner, created, expires in rows
             ]
 
         return self.one("tokens", {}, answer, reads=True)
+
+    def put_secret(self, name: str, value: bytes) -> Op[bytes]:
+        return self.one("put_secret", {"name": storable(name), "value": value}, lambda rows: bytes(rows[0][0]))
 
 
 def _definition(row: Any) -> Definition:

@@ -212,7 +212,14 @@ class Ends:
         }
         # In a statement of its own: it must see what others parked while the locks were waited for.
         _, rows = yield inside(("key_hold", {"locks": Numbers(locks)}), ("key_unpark", values))
-        self.ready.update(rows)
+        while True:
+            moved = {id_: type_ for _, id_, type_ in rows if id_ is not None}
+            self.ready.update(moved)
+            if len(moved) >= rows[0][0]:
+                return
+            # Another transaction has changed one of them, such as a caller that begins to wait for its result. Without
+            # a second look it would stay parked until another job of its key ends, which may never be.
+            (rows,) = yield inside(("key_unpark", values))
 
     def follow(self, over: dict[str, Outcome]) -> Part:
         """Chains ended: all that follows."""

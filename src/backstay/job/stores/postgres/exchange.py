@@ -12,7 +12,7 @@ from typing import Any
 
 from backstay.engine.base import Micros, Wake
 from backstay.engine.postgres.pipeline.pipeline import RoundTrip
-from backstay.job.model import ExchangeCommand, ExchangeReply
+from backstay.job.exchange import ExchangeCommand, ExchangeReply
 from backstay.job.stores.postgres import cascade
 from backstay.job.stores.postgres.claim_heuristics import ClaimHeuristics
 from backstay.job.stores.postgres.ctid_cache import CtidCache

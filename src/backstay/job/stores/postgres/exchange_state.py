@@ -11,7 +11,7 @@ from backstay.engine.base import Micros, Wake
 from backstay.engine.postgres.connection.wire import Statement
 from backstay.engine.postgres.pipeline.pipeline import RoundTrip
 from backstay.hub.protocol import hint_key
-from backstay.job.model import Claimed, ExchangeCommand, ExchangeReply, Verdict
+from backstay.job.exchange import Claimed, ExchangeCommand, ExchangeReply, Verdict
 from backstay.job.stores.postgres.claim_heuristics import ClaimHeuristics
 from backstay.job.stores.postgres.ctid_cache import CtidCache
 from backstay.job.stores.postgres.ending import Ends

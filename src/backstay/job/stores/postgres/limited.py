@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from backstay.engine.base import Micros
-from backstay.job.model import Claim, Rate
+from backstay.job.exchange import Claim
+from backstay.job.model import StartRate
 from backstay.job.stores.postgres.rows import Part, ask, inside, key_lock
 from backstay.job.stores.postgres.statements import Numbers, Texts
 
@@ -153,13 +154,13 @@ class Limited:
 
 def _rates(
     lane: tuple[Any, ...], interval: Micros, burst: int, buckets: dict[str, Bucket]
-) -> list[tuple[Bucket, Rate]]:
-    found: list[tuple[Bucket, Rate]] = []
+) -> list[tuple[Bucket, StartRate]]:
+    found: list[tuple[Bucket, StartRate]] = []
     _, _, _, queue, bucket, queue_interval, queue_burst, _ = lane
     if bucket and (mine := buckets.get(f"job:{bucket}")) is not None:
-        found.append((mine, Rate(bucket, interval, burst)))
+        found.append((mine, StartRate(bucket, interval, burst)))
     if queue_burst and (theirs := buckets.get(f"queue:{queue}")) is not None:
-        found.append((theirs, Rate(queue, queue_interval, queue_burst)))
+        found.append((theirs, StartRate(queue, queue_interval, queue_burst)))
     return found
 
 

@@ -6,9 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from backstay.engine.base import Micros, Op, StoreOperation
-from backstay.job.model import FINAL, Job, JobResult, Queue, Rate, State
-from backstay.job.stores.postgres.ending import Ends
-from backstay.job.stores.postgres.rows import CHAIN_WATCHED, WATCHED, Part, ask, inside, whole
+from backstay.job.model import FINAL, Job, JobResult, Queue, StartRate, State
+from backstay.job.stores.postgres.rows import CHAIN_WATCHED, WATCHED, Part, ask, whole
 from backstay.job.stores.postgres.statements import readable
 from backstay.job.stores.postgres.verbs import Verbs
 
@@ -30,23 +29,22 @@ class Queries(Verbs):
     def watch(self, job: str, *, chain: bool = False) -> Op[Job | None]:
         flag = CHAIN_WATCHED if chain else WATCHED
 
-        def work(_: Ends) -> Part:
-            id_ = job
+        def talk(*_: object) -> Part:
             rows: list[Any] = []
             for _nth in range(LOOKS):
-                if chain:
-                    rows = yield from ask("chain_last", {"space": self.namespace, "id": job})
-                    if not rows:
-                        return None
-                    ((id_,),) = rows
-                mine = {"space": self.namespace, "id": id_}
-                _marked, rows = yield inside(("watch", {**mine, "flag": flag}), ("get", mine))
-                if not chain or (rows and not rows[0][30]):
+                # A round trip inside a transaction comes first, so no other operation shares that transaction: it locks
+                # one row only, and its commit may be asynchronous.
+                found = yield from ask("chain_last" if chain else "get", {"space": self.namespace, "id": job})
+                mine = {"space": self.namespace, "id": found[0][0] if found else job}
+                # One write with its COMMIT: the row is not locked during a round trip, because claims skip it then.
+                _marked, rows = yield whole(("watch", {**mine, "flag": flag}), ("get", mine))
+                followed_by = rows[0][31] if rows else job
+                if not chain or not found or not followed_by:
                     break
-            jobs = yield from self.jobs(rows, commit=False)
+            jobs = yield from self.jobs(rows, commit=True)
             return jobs[0] if jobs else None
 
-        return self.act(work)
+        return StoreOperation(talk)
 
     def list_jobs(
         self,
@@ -107,7 +105,7 @@ class Queries(Verbs):
 
 def _queue(name: str, rows: list[Any]) -> Queue:
     _, paused, interval, burst, *_, bucket = rows[0]
-    rate = Rate(bucket, interval, burst) if burst else None
+    rate = StartRate(bucket, interval, burst) if burst else None
     counts = {row[4]: row[5] for row in rows if row[4]}
     oldest = min((row[6] for row in rows if row[4] == "pending"), default=0)
     return Queue(name=name, paused=paused, rate=rate, oldest_due=oldest, **counts)

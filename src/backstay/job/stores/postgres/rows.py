@@ -12,7 +12,8 @@ import msgspec
 from backstay.engine.base import Micros
 from backstay.engine.postgres.connection.wire import Rows
 from backstay.engine.postgres.pipeline.pipeline import RoundTrip
-from backstay.job.model import Claimed, Concurrency, Failure, Job, NewJob, Unique
+from backstay.job.exchange import Claimed
+from backstay.job.model import Concurrency, Failure, Job, NewJob, Unique
 from backstay.job.stores.postgres.statements import readable, statement
 
 #: What `flags` of a job are made of.

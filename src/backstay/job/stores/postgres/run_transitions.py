@@ -19,6 +19,7 @@ from backstay.engine.base import Micros, Wake
 from backstay.hub.protocol import channel
 from backstay.job.model import FINAL
 from backstay.job.run_model import FINISHED, Run
+from backstay.job.run_status import final_status
 from backstay.job.stores.postgres.events import EventBatch, EventFields, columns
 from backstay.job.stores.postgres.rows import SOFT
 from backstay.job.stores.postgres.statements import Numbers, Texts, readable, storable
@@ -124,7 +125,9 @@ class LockedRun:
         """It ends with the last of its jobs."""
         if self.is_finished or any(self.counts[state] for state in STATES if state not in FINAL):
             return
-        self.status = "cancelled" if self.cancelling else "failure" if self.hard else "success"
+        self.status = final_status(
+            hard_failures=self.hard, cancelled=self.counts["cancelled"], cancel_requested=self.cancelling
+        )
         self.finished, self.keep_until, self.ended = self.now, min(FOREVER, self.now + self.keep), True
         self.add_event("run_finished", why=self.status)
 

@@ -10,7 +10,7 @@ from typing import Any
 from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.errors import ConfigError
 from backstay.job.model import NewJob
-from backstay.job.run_model import FINISHED, LARGEST_RUN, EventPage, NewRun, Run, RunEvent, RunStatus, no_cursor
+from backstay.job.run_model import FINISHED, LARGEST_RUN, EventPage, NewRun, Run, RunEvent, RunStatus, bad_cursor_error
 from backstay.job.stores.postgres.admin import Admin
 from backstay.job.stores.postgres.ending import Ends, cancelled
 from backstay.job.stores.postgres.enqueue import after_columns
@@ -203,7 +203,7 @@ class Runs(Admin):
             return self.one("events_now", {}, lambda rows: EventPage((), f"{rows[0][0]}.0"), reads=True)
         given = CURSOR.fullmatch(after or FIRST)
         if given is None:
-            raise no_cursor(after)
+            raise bad_cursor_error(after)
         place = Cursor(given[1], int(given[2]), int(given[3] or 0))
         # What was begun of a row is read again with it.
         mine = {"space": self.namespace, "mark": place.mark, "number": place.number - bool(place.shown)}

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from backstay.engine.base import Micros, Op, StoreOperation
-from backstay.job.model import Delivery, Enqueued, ExchangeCommand, ExchangeReply, NewJob, Renewal, RenewalVerdict
+from backstay.job.exchange import Delivery, ExchangeCommand, ExchangeReply, Renewal, RenewalVerdict
+from backstay.job.model import Enqueued, NewJob
 from backstay.job.stores.postgres.artifacts import Artifacts
 from backstay.job.stores.postgres.cron import Cron
 from backstay.job.stores.postgres.definitions import Definitions, Tokens
@@ -95,7 +96,7 @@ class PostgresStore(Queries, Runs, Logs, Artifacts, Workers, Cron, Pruner, Defin
 
     # ── one shard: nothing ever waits to be told elsewhere ──
 
-    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+    def read_outbox(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
         return StoreOperation(_nothing([]), reads=True)
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
@@ -105,7 +106,7 @@ class PostgresStore(Queries, Runs, Logs, Artifacts, Workers, Cron, Pruner, Defin
 
         return self.act(work)
 
-    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+    def ack_deliveries(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
         return StoreOperation(_nothing(None), reads=True)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from backstay.engine.base import Op
 from backstay.engine.redis.encoder import Procedure
 from backstay.job.run_model import Definition, TokenRecord
-from backstay.job.stores.redis.calls import pairs
+from backstay.job.stores.redis.calls import group_pairs
 from backstay.job.stores.redis.cross_shard import CrossShard
 
 _NEWEST = Struct(">QQ")
@@ -20,7 +20,7 @@ _tokens = msgspec.msgpack.Decoder(TokenRecord)
 
 
 class Definitions(CrossShard):
-    """put_definition, get_definition, list_definitions, put_token, drop_token, tokens."""
+    """The store operations on workflow definitions and access tokens."""
 
     # ── definitions ──
 
@@ -30,12 +30,12 @@ class Definitions(CrossShard):
             version, created = _NEWEST.unpack_from(newest)
             return Definition(workflow=workflow, version=version, digest=digest, doc=doc, created=created)
 
-        return self._within(0, requests)
+        return self._operation(0, requests)
 
     def get_definition(self, workflow: str, version: int = 0) -> Op[Definition | None]:
         def requests(clock: bytes) -> Procedure:
-            words = (workflow.encode(), str(version).encode())
-            found, raw = yield from self._call("get_definition", 0, clock, *words)
+            arguments = (workflow.encode(), str(version).encode())
+            found, raw = yield from self._call("get_definition", 0, clock, *arguments)
             if raw is None:
                 return None
             created, size = _VERSION.unpack_from(raw)
@@ -43,13 +43,13 @@ class Definitions(CrossShard):
             digest = raw[_VERSION.size : stop].decode()
             return Definition(workflow=workflow, version=found, digest=digest, doc=raw[stop:], created=created)
 
-        return self._within(0, requests, reads=True)
+        return self._operation(0, requests, reads=True)
 
     def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
         def requests(clock: bytes) -> Procedure:
             found: list[Definition] = []
-            words = (after.encode(), str(limit).encode())
-            for name, newest in pairs((yield from self._call("list_definitions", 0, clock, *words))):
+            arguments = (after.encode(), str(limit).encode())
+            for name, newest in group_pairs((yield from self._call("list_definitions", 0, clock, *arguments))):
                 version, created = _NEWEST.unpack_from(newest)
                 digest = newest[_NEWEST.size :].decode()
                 found.append(
@@ -57,22 +57,22 @@ class Definitions(CrossShard):
                 )
             return found
 
-        return self._within(0, requests, reads=True)
+        return self._operation(0, requests, reads=True)
 
     # ── tokens ──
 
     def put_token(self, token: TokenRecord) -> Op[None]:
         def requests(clock: bytes) -> Procedure:
-            words = (token.id.encode(), str(token.expires).encode(), _encode(token))
-            yield from self._call("put_token", 0, clock, *words)
+            arguments = (token.id.encode(), str(token.expires).encode(), _encode(token))
+            yield from self._call("put_token", 0, clock, *arguments)
 
-        return self._within(0, requests)
+        return self._operation(0, requests)
 
     def drop_token(self, token: str) -> Op[bool]:
         def requests(clock: bytes) -> Procedure:
             return (yield from self._call("drop_token", 0, clock, token.encode())) == 1
 
-        return self._within(0, requests)
+        return self._operation(0, requests)
 
     def tokens(self) -> Op[list[TokenRecord]]:
         def requests(clock: bytes) -> Procedure:
@@ -83,4 +83,10 @@ class Definitions(CrossShard):
                 found.append(msgspec.structs.replace(token, created=token.created or created))
             return sorted(found, key=lambda token: token.id)
 
-        return self._within(0, requests, reads=True)
+        return self._operation(0, requests, reads=True)
+
+    def put_secret(self, name: str, value: bytes) -> Op[bytes]:
+        def requests(clock: bytes) -> Procedure:
+            return bytes((yield from self._call("put_secret", 0, clock, name.encode(), value)))
+
+        return self._operation(0, requests)

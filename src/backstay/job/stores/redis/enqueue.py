@@ -1,4 +1,6 @@
-"""Enqueue jobs in Redis. Single plain jobs of one loop turn share a script call; any other enqueue is its own call."""
+"""Enqueue jobs in Redis. Plain jobs (without run, chain, blockers and keys) that are enqueued one by one in the same
+turn of the event loop share one script call; every other enqueue is its own call.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,32 @@ from typing import Final, NamedTuple
 import msgspec
 
 from backstay.engine.base import Op, StoreOperation
-from backstay.engine.redis.coalescing import Coalesced
+from backstay.engine.redis.coalescing import CoalescedRequest
 from backstay.engine.redis.encoder import Procedure
 from backstay.hub.protocol import new_hint_id, write_scheduled
 from backstay.job.model import Enqueued, NewJob, State, UniformBatch, distinct_templates
 from backstay.job.stores.redis import record
-from backstay.job.stores.redis.cross_shard import CrossShard, unknown_chain, waits_to_register
+from backstay.job.stores.redis.cross_shard import CrossShard, list_waits_to_register, unknown_chain
 
 _encode = msgspec.msgpack.Encoder().encode
 _BY_LETTER: Final[dict[int, State]] = {letter[0]: state for letter, state in record.STATES.items()}
 
 
 class _PlainJob(NamedTuple):
-    """A job without blockers, keys, run or chain, as `enqueue.lua` takes it."""
+    """A job without blockers, keys, run or chain, encoded as arguments of `enqueue.lua`."""
 
     id: str
     arguments: list[bytes]
-    #: Its type, if the script that stores it announces it; else empty.
+    #: The job's type if the script announces the job to workers; else empty.
     announced: list[str]
 
     def decode(self, reply: list[bytes]) -> list[Enqueued]:
         return [Enqueued(self.id, _BY_LETTER[reply[0][0]])]
 
 
-def _uniform_form(arguments: list[bytes]) -> tuple[bytes, list[bytes]]:
-    """Return the form and the arguments of plain jobs for `enqueue.lua`. Jobs with equal records send the record
-    once.
+def _choose_form(arguments: list[bytes]) -> tuple[bytes, list[bytes]]:
+    """Choose the form in which plain jobs are passed to `enqueue.lua`. Form 1: each job is sent with its record; form
+    2: all jobs have the same record, which is sent once. Returns the form, and the arguments in this form.
     """
     records = arguments[1::4]
     if records.count(records[0]) < len(records):
@@ -46,7 +48,7 @@ def _uniform_form(arguments: list[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 class EnqueueOperations(CrossShard):
-    """`enqueue`, with announcements where the store announces."""
+    """The store operation `enqueue`. With `announces`, the script that stores jobs also announces them to workers."""
 
     def enqueue(self, shard: int, jobs: Sequence[NewJob], *, announce: bool = False) -> Op[list[Enqueued]]:
         announced = (
@@ -64,49 +66,55 @@ class EnqueueOperations(CrossShard):
                 return []
             outcomes = yield from self._peek_outcomes(clock, shard, jobs, strict=True)
             parts, plain = self._encode_jobs(shard, jobs, outcomes)
-            form, parts = _uniform_form(parts) if plain else (b"0", parts)
-            flags = form + self._announcement(announced)
-            states, *others = yield from self._call("enqueue", shard, clock, self._count, self._prefix, flags, *parts)
+            form, parts = _choose_form(parts) if plain else (b"0", parts)
+            flags = form + self._encode_announcements(announced)
+            states, *others = yield from self._call(
+                "enqueue", shard, clock, self._shard_count, self._prefix, flags, *parts
+            )
             if not states:
                 raise unknown_chain(others[0].decode())
-            yield from self._register_waits(clock, shard, waits_to_register(jobs, outcomes))
+            yield from self._register_waits(clock, shard, list_waits_to_register(jobs, outcomes))
             return _decode_enqueued(jobs, states, others)
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
     def _enqueue_plain(self, shard: int, job: _PlainJob) -> Op[list[Enqueued]]:
-        """Enqueue one plain job. Plain jobs can share a call, since none of them can be rejected alone."""
+        """Enqueue one plain job. The engine may combine several such operations into one script call. This is safe: a
+        plain job is never rejected, so it cannot make the other jobs of the call fail.
+        """
         key = self._keys[self._check_shard(shard)]
 
         def alone(clock: bytes) -> Procedure:
             requests: Procedure = self._enqueue_together(shard, [job]).work(clock)
             return (yield from requests)[0]
 
-        return Coalesced(
+        return CoalescedRequest(
             alone,
             key=key,
             item=job,
             combine=partial(self._enqueue_together, shard),
-            request=(lambda: self._packed("enqueue", shard, b"", *self._plain_arguments([job])))
-            if self._agreed
+            request=(lambda: self._pack_call("enqueue", shard, b"", *self._encode_plain([job])))
+            if self._shards_checked
             else None,
             read=job.decode,
         )
 
     def _enqueue_together(self, shard: int, jobs: Sequence[_PlainJob]) -> StoreOperation[list[list[Enqueued]]]:
         def requests(clock: bytes) -> Procedure:
-            (states,) = yield from self._call("enqueue", shard, clock, *self._plain_arguments(jobs))
+            (states,) = yield from self._call("enqueue", shard, clock, *self._encode_plain(jobs))
             return [[Enqueued(job.id, _BY_LETTER[state])] for job, state in zip(jobs, states, strict=True)]
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
-    def _plain_arguments(self, jobs: Sequence[_PlainJob]) -> list[bytes]:
-        announcement = self._announcement([kind for job in jobs for kind in job.announced])
-        form, arguments = _uniform_form([argument for job in jobs for argument in job.arguments])
-        return [self._count, self._prefix, form + announcement, *arguments]
+    def _encode_plain(self, jobs: Sequence[_PlainJob]) -> list[bytes]:
+        announcement = self._encode_announcements([kind for job in jobs for kind in job.announced])
+        form, arguments = _choose_form([argument for job in jobs for argument in job.arguments])
+        return [self._shard_count, self._prefix, form + announcement, *arguments]
 
-    def _announcement(self, types: list[str]) -> bytes:
-        """Encode the announcement: for each type a hint counter, the number of jobs and the message to publish."""
+    def _encode_announcements(self, types: list[str]) -> bytes:
+        """Encode the announcements of new jobs. For each type: the key of the announcement's counter
+        (`hub/hint_publish.lua`), the number of jobs and the message to publish.
+        """
         if not types:
             return b""
         parts: list[str] = []
@@ -117,16 +125,17 @@ class EnqueueOperations(CrossShard):
 
 
 def _decode_enqueued(jobs: Sequence[NewJob], states: bytes, others: list[bytes]) -> list[Enqueued]:
-    """Decode the reply: a lower-case letter is the new job's state; an upper-case letter is the state of the job that
-    holds the unique key, whose id follows in `others`.
+    """Decode the reply of the script. `states` has one letter for each job. A lower-case letter is the state of the new
+    job. An upper-case letter means that the job was not created, because another job holds its unique key: it is that
+    job's state. `others`: the ids of those other jobs, in order.
     """
     if not others:
         return [Enqueued(job.id, _BY_LETTER[state]) for job, state in zip(jobs, states, strict=True)]
-    answer: list[Enqueued] = []
-    rest = iter(others)
+    enqueued: list[Enqueued] = []
+    holders = iter(others)
     for job, state in zip(jobs, states, strict=True):
         if state in _BY_LETTER:
-            answer.append(Enqueued(job.id, _BY_LETTER[state]))
+            enqueued.append(Enqueued(job.id, _BY_LETTER[state]))
         else:
-            answer.append(Enqueued(next(rest).decode(), _BY_LETTER[state | 0x20], deduplicated=True))
-    return answer
+            enqueued.append(Enqueued(next(holders).decode(), _BY_LETTER[state | 0x20], deduplicated=True))
+    return enqueued

@@ -1,35 +1,31 @@
-"""Exchange jobs with a worker in Redis: encode finishes and the claim for `exchange.lua`, decode its reply."""
+"""A worker's exchange with Redis: encode its finishes and claim for `exchange.lua`, decode the reply."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from backstay.engine.base import DECODE_ERRORS, Micros, Op
-from backstay.engine.redis.encoder import Procedure, SingleRequest
-from backstay.job.model import (
-    Claimed,
-    Delivery,
-    DirectHandoff,
-    ExchangeCommand,
-    ExchangeReply,
-    Finish,
-    FinishKind,
-    NewJob,
-    Verdict,
-)
+from backstay.engine.redis.encoder import KeyedRequest, Procedure, SingleRequest
+from backstay.engine.redis.link.protocol import ErrorReply
+from backstay.job.exchange import Claimed, Delivery, DirectHandoff, ExchangeCommand, ExchangeReply, Verdict
+from backstay.job.model import Finish, FinishKind, NewJob
 from backstay.job.store import ReadHandoff
 from backstay.job.stores.redis import record
 from backstay.job.stores.redis.calls import parse_ready
-from backstay.job.stores.redis.cross_shard import CrossShard, parse_outcome, waits_to_register
+from backstay.job.stores.redis.cross_shard import list_waits_to_register, parse_outcome
+from backstay.job.stores.redis.permits import PermitBatch, Permits, parse_lanes
 
 _FINISH = Struct(">cQQB")
 _MORE = Struct(">IBI")
-#: The message of `_hand_over.lua`: seq, now, until, sizes of channel, id and record; then these three and the doc.
+#: The head of the message with which `_direct_handoff.lua` hands a job to a worker: seq of the waiting claim, server's
+#: time and end of the lease in µs; then the sizes of the channel's name, of the job's id and of the job's record. After
+#: the head come the channel's name, the job's id, its record and its doc (arguments and metadata).
 _HANDOFF = Struct(">QQQHHH")
 _KINDS: Final[dict[FinishKind, bytes]] = {
     "complete": b"c",
@@ -41,16 +37,20 @@ _KINDS: Final[dict[FinishKind, bytes]] = {
     "skip": b"k",
 }
 _VERDICTS: Final[dict[str, Verdict]] = {"o": "ok", "s": "stale"}
-#: Replies in the place of verdicts when the script did nothing.
+#: Values in the place of verdicts if the script rejected the exchange and changed nothing.
 _REJECTED: Final = frozenset(("stale", "expired", "denied"))
 _HANDED_OFF: Final = "handed"
+#: The same, for a request with permits: an earlier request has used them.
+_SPENT: Final = "spent"
+
+_NO_PAUSES: Final[dict[str, Micros]] = {}
 
 _encode = msgspec.msgpack.Encoder().encode
 _pack_finish = _FINISH.pack
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first element of the reply of `exchange.lua`."""
+    """The head of the reply of `exchange.lua`. The comment at the top of that script explains the fields."""
 
     now: Micros
     verdicts: str
@@ -62,42 +62,79 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outbox: int = 0
     unregistered: int = 0
     results: int = 0
+    permits_wanted: tuple[Any, ...] = ()
+    permits_used: tuple[Any, ...] = ()
 
 
 _heads = msgspec.msgpack.Decoder(_Head)
 
 
-class ExchangeOperations(CrossShard):
-    """`exchange` and `read_handoff`."""
+class ExchangeOperations(Permits):
+    """The store operation `exchange`, and `read_handoff`, which decodes direct handoffs."""
 
     def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
         shard = command.shard
-        created = [job for finish in command.finishes for job in _created_by(finish)]
+        created = [job for finish in command.finishes for job in _list_created(finish)]
 
         def requests(clock: bytes) -> Procedure:
             outcomes: dict[str, bytes] = {}
             if created:
                 outcomes = yield from self._peek_outcomes(clock, shard, created, strict=False)
-            reply = yield from self._call("exchange", shard, clock, *self._arguments(command, outcomes))
+            reply = yield from self._call("exchange", shard, clock, *self._encode_command(command, outcomes))
             head = _heads.decode(reply[0])
             if head.verdicts not in _REJECTED:
                 if created:
-                    yield from self._register_waits(clock, shard, waits_to_register(created, outcomes))
+                    yield from self._register_waits(clock, shard, list_waits_to_register(created, outcomes))
                 if head.unregistered:
                     stop = len(reply) - 2 * head.results
                     yield from self._register_waits(clock, shard, reply[stop - head.unregistered : stop])
-            return _decode_reply(head, reply)
+            found = _decode_reply(head, reply)
+            if head.permits_wanted:
+                return (yield from self._claim_with_permits(clock, command, head, found))
+            return found
 
-        op = self._within(shard, requests)
-        if created or self.shards > 1 or not self._agreed:
+        op = self._operation(shard, requests)
+        if created or self.shards > 1 or not self._shards_checked:
             return op
 
         def request() -> bytes:
-            return self._packed("exchange", shard, b"", *self._arguments(command, {}))
+            return self._pack_call("exchange", shard, b"", *self._encode_command(command, {}))
 
         return SingleRequest(op.work, op.key, request=request, read=_decode_raw_reply)
 
-    def _arguments(self, command: ExchangeCommand, outcomes: dict[str, bytes]) -> list[bytes]:
+    def _claim_with_permits(
+        self, clock: bytes, command: ExchangeCommand, head: _Head, first: ExchangeReply
+    ) -> Generator[KeyedRequest, Any, ExchangeReply]:
+        """Claim jobs whose rates are in other shards, after the first request of the exchange (`permits.py`). Returns
+        the reply to both requests.
+        """
+        shard, want = command.shard, command.claim.want - len(first.jobs)
+        batch = PermitBatch(parse_lanes(head.permits_wanted), want)
+        yield from self._take_permits(clock, batch)
+        starved = batch.lanes
+        jobs, next_in = first.jobs, first.next_in
+        permits = (head.now + batch.life, *batch.list_taken())
+        claim = replace(command.claim, want=want, hints=(), waiting=None)
+        parts = self._encode_command(replace(command, finishes=(), waiting_seq=0, claim=claim), {}, permits)
+        try:
+            reply = yield from self._call("exchange", shard, clock, *parts)
+        except ErrorReply:
+            return first  # the worker must receive the jobs of the first request
+        second = _heads.decode(reply[0])
+        if second.verdicts != _SPENT:
+            used = dict(zip(second.permits_used[::2], second.permits_used[1::2], strict=True))
+            yield from self._settle_permits(clock, batch, used)
+        if second.verdicts == "":
+            found = _decode_reply(second, reply)
+            jobs, next_in = (*jobs, *found.jobs), found.next_in
+            starved = parse_lanes(second.permits_wanted)
+        self._remember_pauses(shard, head.now, batch)
+        soonest = min((wait for wait in (next_in, batch.next_in(starved)) if wait is not None), default=None)
+        return replace(first, jobs=jobs, next_in=soonest)
+
+    def _encode_command(
+        self, command: ExchangeCommand, outcomes: dict[str, bytes], permits: tuple[str | int, ...] | None = None
+    ) -> list[bytes]:
         claim = command.claim
         options = _encode(
             (
@@ -112,9 +149,16 @@ class ExchangeOperations(CrossShard):
                 [self._hint_keys % hint for hint in claim.hints],
                 command.waiting_seq,
                 claim.waiting,
+                permits,
+                self._pauses.get(command.shard, _NO_PAUSES),
             )
         )
-        return [self._count, self._prefix, options, *self._encode_finishes(command.shard, command.finishes, outcomes)]
+        return [
+            self._shard_count,
+            self._prefix,
+            options,
+            *self._encode_finishes(command.shard, command.finishes, outcomes),
+        ]
 
     def _encode_finishes(self, shard: int, finishes: Sequence[Finish], outcomes: dict[str, bytes]) -> list[bytes]:
         parts: list[bytes] = []
@@ -127,7 +171,7 @@ class ExchangeOperations(CrossShard):
                 parts += (finish.job.encode(), head, payload)
                 continue
             head += _MORE.pack(len(finish.adds), following is not None, len(finish.outputs))
-            parts += (finish.job.encode(), head, payload, *self._encode_jobs(shard, _created_by(finish), outcomes)[0])
+            parts += (finish.job.encode(), head, payload, *self._encode_jobs(shard, _list_created(finish), outcomes)[0])
             parts += [part.encode() for pair in finish.outputs.items() for part in pair]
         return parts
 
@@ -136,21 +180,25 @@ class ExchangeOperations(CrossShard):
         return _read_handoff if self.announces else None
 
 
-def _created_by(finish: Finish) -> list[NewJob]:
-    """Return the jobs that a finish creates, in order."""
+def _list_created(finish: Finish) -> list[NewJob]:
+    """Return the jobs that a finish creates: those that it adds, then the one that continues the chain."""
     if finish.kind != "complete":
         return []
     return [*finish.adds, finish.next] if finish.next is not None else list(finish.adds)
 
 
 def _decode_results(head: _Head, reply: list[Any]) -> dict[str, bytes | None]:
-    """Decode the results of chains that several claimed jobs may have waited for: the reply holds each once."""
+    """Decode the results of the claimed jobs' blockers, by chain. The reply contains each once, however many claimed
+    jobs depend on it.
+    """
     found = reply[-2 * head.results :]
     return {chain.decode(): result for chain, result in zip(found[::2], found[1::2], strict=True)}
 
 
 def _read_handoff(message: bytes) -> DirectHandoff | None:
-    """Decode a handoff message. None if it is malformed: any client of the server can publish to the inbox."""
+    """Decode the message of a direct handoff. Returns None if it is malformed, since any client of the Redis server can
+    publish to a worker's inbox.
+    """
     try:
         seq, now, until, channel, id_, raw = _HANDOFF.unpack_from(message)
         channel += _HANDOFF.size

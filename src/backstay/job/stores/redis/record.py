@@ -1,5 +1,5 @@
-"""Encode and decode the record of a job in Redis: a packed head, so that scripts read and write fields by offset
-instead of building Lua tables. Mirrors `lua/shared/_record.lua`.
+"""Encode and decode the record of a job in Redis. Its fields have fixed offsets, so that scripts can read and write
+single fields without building Lua tables. `lua/shared/_record.lua` has the same layout and describes it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,8 @@ import msgspec
 
 from backstay.engine.base import Micros
 from backstay.errors import ConfigError, CorruptRecord
-from backstay.job.model import (
-    Claimed,
-    Concurrency,
-    Failure,
-    Job,
-    JobResult,
-    NewJob,
-    Rate,
-    State,
-    Unique,
-    UniqueScope,
-    When,
-)
+from backstay.job.exchange import Claimed
+from backstay.job.model import Concurrency, Failure, Job, JobResult, NewJob, StartRate, State, Unique, UniqueScope, When
 
 _HEAD = struct.Struct(">cBQQQIdBHHHQQIIbQQ")
 _SIZES = struct.Struct(">HHH")
@@ -44,16 +33,18 @@ _SCOPES: Final[dict[UniqueScope, str]] = {"until_start": "s", "until_done": "d",
 _SCOPE_NAMES: Final[dict[str, UniqueScope]] = {letter: scope for scope, letter in _SCOPES.items()}
 CANCEL = 4
 _AWAITED = bytes((32,))
-#: Bytes of a job's or a run's id: its size is one byte of a record.
+#: The largest size of a job's or run's id in bytes: a record stores the size in one byte.
 LONGEST_NAME = 255
-#: The size of the worker's name is one byte of a running job's record.
+#: The largest size of a worker's name in bytes: a record stores the size in one byte.
 LONGEST_WORKER = 255
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class JobDoc(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The fields of a job that never change, stored apart from its record so that no state change rewrites them."""
+    """The fields of a job that never change. They are stored in the hash `doc`, apart from the job's record, so that a
+    state change does not rewrite them.
+    """
 
     args: bytes
     meta: bytes
@@ -61,7 +52,10 @@ class JobDoc(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
 
 
 class RareFields(msgspec.Struct, frozen=True, array_like=True):
-    """Fields that few jobs have: chain, unique key, concurrency key, follower."""
+    """Fields that few jobs have. `chain`: id of the chain that the job continues. `unique`, `scope`, `window`: the
+    job's unique key, the letter of the key's scope, and the key's time in µs (with the scope "window"). `key`, `limit`:
+    the job's concurrency key, and how many of its jobs may run at once. `next`: id of the job that continues the chain.
+    """
 
     chain: str = ""
     unique: str = ""
@@ -73,19 +67,21 @@ class RareFields(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExtraFields(msgspec.Struct, frozen=True, gc=False):
-    """The fields that a plain job does not have. `after` and `letters`: its blockers and the outcome of each, unless
-    they are stored in keys of their own.
+    """The part of a record that is called ext: fields that a plain job (without run, chain, blockers and keys) does not
+    have. `after`: the chain ids of the job's blockers. `outcomes`: a letter for the outcome of each blocker. Both are
+    empty if the job has many blockers, or some outside its run: these are stored in Redis keys of their own
+    (SEPARATE_WAITS in `_record.lua`).
     """
 
     run: str = ""
     after: tuple[str, ...] = ()
-    letters: str = ""
+    outcomes: str = ""
     rare: RareFields = RareFields()
 
 
 _EXT = struct.Struct(">BcBBB")
-_RARE, _KEYED, _SOFT = 1, 2, 4
-#: A record lists at most this many blockers and this many dependents of the job; longer lists are stored separately.
+_RARE, _SEPARATE_WAITS, _SOFT = 1, 2, 4
+#: The largest number of blockers, and of dependents, that a record names; longer lists have keys of their own.
 MAX_INLINE_AFTER, MAX_INLINE_AWAITING = 16, 8
 _WHENS: Final[dict[When, bytes]] = {"all_success": b"s", "all_done": b"d", "any_failure": b"f"}
 NO_EXTRA_FIELDS = ExtraFields()
@@ -100,8 +96,10 @@ def state_letter(state: State) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def lane_name(queue: str, rate: Rate | None, labels: tuple[str, ...]) -> bytes:
-    """Return the name of a job's lane. No part may contain a NUL, which separates them."""
+def lane_name(queue: str, rate: StartRate | None, labels: tuple[str, ...]) -> bytes:
+    """Return the name of a job's lane: queue, rate and labels, separated by NUL. Raises ConfigError if one of them
+    contains a NUL.
+    """
     parts = [queue, *((rate.bucket, str(rate.interval), str(rate.burst)) if rate else ("", "", "")), *labels]
     if any("\0" in part for part in parts):
         raise ConfigError(f"queues, rate buckets and labels must not contain a NUL, got {parts!r}")
@@ -110,19 +108,19 @@ def lane_name(queue: str, rate: Rate | None, labels: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _parse_lane(raw: bytes) -> tuple[str, tuple[str, ...]]:
-    """Return the queue and the labels of a lane."""
+    """Return the queue and the labels that a lane's name contains."""
     queue, _, _, _, *labels = raw.decode().split("\0")
     return queue, tuple(labels)
 
 
 @lru_cache(maxsize=4096)
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     return raw.decode()
 
 
 @lru_cache(maxsize=64)
 def truncate_worker(worker: str) -> str:
-    """Cut a worker's name to the bytes that a record has room for."""
+    """Cut a worker's name to LONGEST_WORKER bytes."""
     return worker.encode()[:LONGEST_WORKER].decode(errors="ignore")
 
 
@@ -133,7 +131,7 @@ def encode_id(job: NewJob) -> bytes:
     return name
 
 
-def _names(names: Sequence[bytes]) -> list[bytes]:
+def _encode_names(names: Sequence[bytes]) -> list[bytes]:
     return [part for name in names for part in (bytes((len(name),)), name)]
 
 
@@ -149,21 +147,23 @@ def _encode_ext(job: NewJob, awaiting: Sequence[bytes], *, inline: bool) -> byte
             limit=concurrency.limit if concurrency else 0,
             window=unique.window if unique else 0,
         )
-    keyed = job.after and not inline
-    bits = _RARE * (rare is not _NO_RARE_FIELDS) + (_KEYED if keyed else 0) + _SOFT * job.soft
+    separate = job.after and not inline
+    bits = _RARE * (rare is not _NO_RARE_FIELDS) + (_SEPARATE_WAITS if separate else 0) + _SOFT * job.soft
     ext = _encode_ext_head(bits, job.when, job.run, tuple(awaiting), job.after if inline else ())
     return ext + _encode(rare) if bits & _RARE else ext
 
 
 @lru_cache(maxsize=256)
 def _encode_ext_head(bits: int, when: When, run: str, awaiting: tuple[bytes, ...], after: tuple[str, ...]) -> bytes:
-    """Encode the part that the jobs of one `map` usually share. The result is cached."""
+    """Encode the part ext of a record (ExtraFields), but without the rare fields. Cached, since the jobs of one
+    `flow.map` usually have the same.
+    """
     name = run.encode()
     if len(name) > LONGEST_NAME:
         raise ConfigError(f"a run id has at most {LONGEST_NAME} bytes, got {run!r}")
     names = [one.encode() for one in after]
     head = _EXT.pack(bits, _WHENS[when], len(name), len(awaiting), len(names))
-    return b"".join((head, name, *_names(awaiting), b"w" * len(names), *_names(names)))
+    return b"".join((head, name, *_encode_names(awaiting), b"w" * len(names), *_encode_names(names)))
 
 
 @lru_cache(maxsize=1024)
@@ -174,19 +174,21 @@ def _decode_ext(raw: bytes) -> ExtraFields:
     run = raw[_EXT.size : at].decode()
     for _ in range(awaiting):
         at += 1 + raw[at]
-    letters, at = raw[at : at + after].decode(), at + after
+    outcomes, at = raw[at : at + after].decode(), at + after
     names: list[str] = []
     for _ in range(after):
         stop = at + 1 + raw[at]
         names.append(raw[at + 1 : stop].decode())
         at = stop
-    return ExtraFields(run, tuple(names), letters, _rares.decode(raw[at:]) if bits & _RARE else _NO_RARE_FIELDS)
+    return ExtraFields(run, tuple(names), outcomes, _rares.decode(raw[at:]) if bits & _RARE else _NO_RARE_FIELDS)
 
 
 def encode_new(job: NewJob, awaiting: Sequence[bytes] = (), *, inline: bool = False) -> tuple[bytes, bool]:
-    """Encode the record of a new job. Returns it and whether the job is plain. The field `enqueued` holds the delay and
-    `due` the absolute time until the script replaces them. `inline`: the record names its blockers and its dependents
-    (`awaiting`).
+    """Encode the record of a new job. Returns the record, and whether the job is plain (its ext is empty).
+
+    The script that stores the record sets its times `enqueued` and `due`. Until then, `enqueued` holds the delay after
+    which the job is due, and `due` its due time, or 0 if the delay counts. `awaiting`: the ids of the job's
+    dependents that are stored in the record. `inline`: whether the job's blockers are stored in the record, too.
     """
     ext = b""
     if job.chain or job.run or job.unique or job.concurrency or job.after or job.soft or job.when == "any_failure":
@@ -200,7 +202,7 @@ def encode_new(job: NewJob, awaiting: Sequence[bytes] = (), *, inline: bool = Fa
 
 
 def encode_doc(job: NewJob) -> bytes:
-    """Encode the doc of a new job."""
+    """Encode the fields of a new job that never change."""
     return _encode(JobDoc(job.args, job.meta, job.after) if job.after else JobDoc(job.args, job.meta))
 
 
@@ -208,7 +210,9 @@ def encode_doc(job: NewJob) -> bytes:
 def _encode_head(
     type_: str, lane: bytes, ext: int, keep: int, keep_failed: int, retries: int, priority: int, delay: int, due: int
 ) -> bytes:
-    """Encode head, type and lane, which most jobs of a type share: cached."""
+    """Encode the first parts of a record: head (the fields with fixed sizes), type and lane. Cached, since these parts
+    are equal for most jobs of a type.
+    """
     kind = type_.encode()
     sizes = len(kind), len(lane), ext
     head = _HEAD.pack(b"n", 0, 0, 0, 0, 0, 0.0, 0, *sizes, keep, keep_failed, 0, retries, priority, delay, due)
@@ -216,8 +220,9 @@ def _encode_head(
 
 
 def encode_for_run(raw: bytes, job: NewJob, *, awaited: bool) -> bytes:
-    """Set the initial state of a run's job in its record: blocked if it has blockers, skipped if it waits for a failure
-    of none. `awaited`: it has dependents that the record does not name.
+    """Return the encoded record `raw` of a run's job, with the job's initial state filled in. The job is blocked if it
+    has blockers. It is skipped if it starts only after a failure of a blocker (any_failure) but has no blockers.
+    `awaited`: the job has dependents that are stored outside its record.
     """
     state = b"b" if job.after else b"k" if job.when == "any_failure" else raw[:1]
     return state + raw[1:38] + (_AWAITED if awaited else raw[38:39]) + raw[39:]
@@ -231,7 +236,9 @@ def decode_claimed(
     upstream: dict[str, bytes | None],
     results: dict[str, bytes | None],
 ) -> Claimed:
-    """Decode a claimed job. `results`: results of the chains that its record names."""
+    """Decode a claimed job. The results of its blockers, by chain id, are in `results` if the record contains the
+    blockers' ids, else in `upstream`.
+    """
     (_, _, fence, _, _, attempt, _, _, a, b, c, _, _, snoozes, retries, priority, enqueued, due) = _HEAD.unpack_from(
         raw
     )
@@ -241,7 +248,7 @@ def decode_claimed(
     if ext.after:
         upstream = {
             chain: results.get(chain) if letter == "+" else None
-            for chain, letter in zip(ext.after, ext.letters, strict=True)
+            for chain, letter in zip(ext.after, ext.outcomes, strict=True)
         }
     queue, labels = _parse_lane(raw[a:b])
     name = id_.decode()
@@ -249,7 +256,7 @@ def decode_claimed(
     return Claimed(
         id=name,
         fence=fence,
-        type=_text(raw[86:a]),
+        type=_decode_text(raw[86:a]),
         queue=queue,
         args=found.args,
         meta=found.meta,
@@ -268,18 +275,18 @@ def decode_claimed(
 
 
 def decode_after(doc: bytes) -> tuple[str, ...]:
-    """Return the chains that a job was enqueued to wait for."""
+    """Return the chains that a job was enqueued to wait for. `doc`: the job's encoded JobDoc."""
     return _docs.decode(doc).after
 
 
-def _open_blockers(ext: ExtraFields) -> list[str]:
-    if "w" not in ext.letters:
+def _list_open_blockers(ext: ExtraFields) -> list[str]:
+    if "w" not in ext.outcomes:
         return []
-    return [chain for chain, letter in zip(ext.after, ext.letters, strict=True) if letter == "w"]
+    return [chain for chain, letter in zip(ext.after, ext.outcomes, strict=True) if letter == "w"]
 
 
 def decode_result(id_: bytes, raw: bytes) -> JobResult:
-    """Decode the state and result of a job, without its other fields. Raises CorruptRecord."""
+    """Decode only the fields of a record that a JobResult has. Raises CorruptRecord."""
     name = id_.decode()
     try:
         a, b, c = _SIZES.unpack_from(raw, 39)
@@ -289,7 +296,7 @@ def decode_result(id_: bytes, raw: bytes) -> JobResult:
         rare = _decode_ext(raw[b:c]).rare if c > b else _NO_RARE_FIELDS
         state = STATES[raw[:1]]
         found = raw[c + raw[1] :] if state == "completed" else None
-        return JobResult(name, _text(raw[86:a]), state, rare.chain or name, rare.next, found)
+        return JobResult(name, _decode_text(raw[86:a]), state, rare.chain or name, rare.next, found)
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError) as error:
         raise CorruptRecord(f"the record of job {name} cannot be read: {error}") from error
 
@@ -297,12 +304,12 @@ def decode_result(id_: bytes, raw: bytes) -> JobResult:
 def decode_job(id_: str, raw: bytes, doc: bytes | None, until: Any, waits: list[bytes]) -> Job:
     """Decode a job with all its fields. Raises CorruptRecord."""
     try:
-        return _job(id_, raw, doc or _encode(JobDoc(b"", b"")), until, waits)
+        return _decode_fields(id_, raw, doc or _encode(JobDoc(b"", b"")), until, waits)
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
         raise CorruptRecord(f"the record of job {id_} cannot be read: {error}") from error
 
 
-def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Job:
+def _decode_fields(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Job:
     head: tuple[Any, ...] = _HEAD.unpack_from(raw)
     (state, d, fence, finished, started, attempt, progress, flags, a, b, c, _, _) = head[:13]
     snoozes, retries, priority, enqueued, due = head[13:]
@@ -319,7 +326,7 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
     failure = _failures.decode(tail) if tail and not done else None
     return Job(
         id=id_,
-        type=_text(raw[86:a]),
+        type=_decode_text(raw[86:a]),
         queue=queue,
         state=STATES[state],
         args=found.args,
@@ -332,7 +339,7 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
         chain=rare.chain or id_,
         run=ext.run,
         fence=fence,
-        worker=_text(raw[c:d]),
+        worker=_decode_text(raw[c:d]),
         lease_until=int(float(until)) if until is not None and state == b"r" else 0,
         enqueued=enqueued,
         due=due,
@@ -344,7 +351,7 @@ def _job(id_: str, raw: bytes, doc: bytes, until: Any, waits: list[bytes]) -> Jo
         error=failure,
         unique=Unique(rare.unique, _SCOPE_NAMES[rare.scope], rare.window) if rare.unique else None,
         concurrency=Concurrency(rare.key, rare.limit) if rare.key else None,
-        waits_for=tuple(sorted([*_open_blockers(ext), *(chain.decode() for chain in waits)]))
+        waits_for=tuple(sorted([*_list_open_blockers(ext), *(chain.decode() for chain in waits)]))
         if ext.after or waits
         else (),
         after=found.after,

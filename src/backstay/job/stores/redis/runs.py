@@ -1,6 +1,6 @@
-"""Runs in Redis: a run's record, its jobs and its events share a shard, so that one script changes all of them.
+"""Workflow runs in Redis. A run's record, jobs and events are in one shard, so that one script changes them atomically.
 
-Mirrors `lua/shared/_runs.lua`.
+The layout of records and events is that of `lua/shared/_runs.lua`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from backstay.engine.base import Op
 from backstay.engine.redis.encoder import Procedure
 from backstay.errors import ConfigError, CorruptRecord
 from backstay.job.model import NewJob, State
-from backstay.job.run_model import LARGEST_RUN, EventKind, EventPage, NewRun, Run, RunEvent, RunStatus, no_cursor
+from backstay.job.run_model import LARGEST_RUN, EventKind, EventPage, NewRun, Run, RunEvent, RunStatus, bad_cursor_error
 from backstay.job.stores.redis import record
-from backstay.job.stores.redis.calls import pairs
+from backstay.job.stores.redis.calls import group_pairs
 from backstay.job.stores.redis.cross_shard import CrossShard
 
 _RUN = struct.Struct(">cBQQQQQQIIIIIIIIIIIH")
-#: An entry id of the stream, optionally with a position within the entry.
+#: The id of an entry of the stream `events`, optionally with the number of an event in that entry.
 CURSOR = re.compile(r"[0-9]{1,19}-[0-9]{1,19}(:[0-9]{1,15})?")
 _EVENT = struct.Struct(">cQIB")
 _ROW = struct.Struct(">II")
@@ -60,54 +60,57 @@ _KINDS: Final[dict[bytes, EventKind]] = {
     b"o": "run_reopened",
     b"w": "run_cancelling",
 }
-#: Bytes of a workflow's name: its size is two bytes of a run's record.
+#: The largest size of a workflow's name in bytes: a run's record stores the size in two bytes.
 LONGEST_WORKFLOW = 65_535
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Runs(CrossShard):
-    """start_run, get_run, list_runs, cancel_run, rerun_failed, check_runs, run_events, events."""
+    """The store operations on runs and their events."""
 
     def start_run(self, run: NewRun) -> Op[Run]:
         shard = self._shard_of(run.id)
 
         def requests(clock: bytes) -> Procedure:
-            _check(run, shard, self.shards)
+            _check_run(run, shard, self.shards)
             about = _encode([run.version, run.timeout, run.keep, run.workflow])
             count = str(len(run.jobs)).encode()
-            head = (self._count, self._prefix, run.id.encode(), about, run.doc, count)
+            head = (self._shard_count, self._prefix, run.id.encode(), about, run.doc, count)
             raw, doc = yield from self._call("start_run", shard, clock, *head, *self._encode_run_jobs(shard, run))
             if not raw:
                 raise ConfigError(f"job {doc.decode()} of run {run.id} is already stored: create a new id for each job")
             return _decode_run(run.id, raw, run.doc if doc is None else doc)
 
-        return self._within(max(shard, 0), requests)
+        return self._operation(max(shard, 0), requests)
 
     def _encode_run_jobs(self, shard: int, run: NewRun) -> list[bytes]:
-        """Encode the jobs of a run for `start_run.lua`, and the waits that do not fit into their records."""
-        places = {job.id: place for place, job in enumerate(run.jobs)}
+        """Encode the jobs of a run as arguments of `start_run.lua`: first the jobs, then the lists of blockers and
+        dependents that are too long for a job's record.
+        """
+        positions = {job.id: position for position, job in enumerate(run.jobs)}
         awaiting: defaultdict[str, list[int]] = defaultdict(list)
-        for place, job in enumerate(run.jobs):
+        for position, job in enumerate(run.jobs):
             for blocker in job.after:
-                awaiting[blocker].append(place)
+                awaiting[blocker].append(position)
         names = [record.encode_id(job) for job in run.jobs]
         rows: list[list[bytes]] = []
         rest: list[bytes] = []
         known: tuple[NewJob, list[int]] | None = None
         for job, name in zip(run.jobs, names, strict=True):
-            here = awaiting.get(job.id, [])
-            inline, fits = len(job.after) <= record.MAX_INLINE_AFTER, len(here) <= record.MAX_INLINE_AWAITING
-            like = replace(job, id="", args=b"", meta=b""), here
-            if like != known or job.chain:  # the jobs of one `map` usually have equal records
-                known = like
+            dependents = awaiting.get(job.id, [])
+            inline, fits = len(job.after) <= record.MAX_INLINE_AFTER, len(dependents) <= record.MAX_INLINE_AWAITING
+            template = replace(job, id="", args=b"", meta=b""), dependents
+            # Consecutive jobs with equal records, such as those of one `flow.map`, share one encoded record.
+            if template != known or job.chain:
+                known = template
                 self._check_keys_shard(shard, job)
-                raw, _ = record.encode_new(job, [names[place] for place in here] if fits else (), inline=inline)
+                raw, _ = record.encode_new(job, [names[i] for i in dependents] if fits else (), inline=inline)
                 rows.append([record.encode_for_run(raw, job, awaited=not fits), b""])
             rows[-1] += (name, record.encode_doc(job))
             if not inline:
-                rest += (b"waits:" + name, _encode_ranges(places[blocker] for blocker in job.after))
+                rest += (b"waits:" + name, _encode_ranges(positions[blocker] for blocker in job.after))
             if not fits:
-                rest += (b"awaiting:" + name, _encode_ranges(here))
+                rest += (b"awaiting:" + name, _encode_ranges(dependents))
         for row in rows:
             row[1] = b"%d" % (len(row) // 2 - 1)
         return [*(part for row in rows for part in row), *rest]
@@ -121,7 +124,7 @@ class Runs(CrossShard):
             raw, text = yield from self._call("get_run", shard, clock, run.encode(), b"1" if doc else b"")
             return None if raw is None else _decode_run(run, raw, text)
 
-        return self._within(max(shard, 0), requests, reads=True)
+        return self._operation(max(shard, 0), requests, reads=True)
 
     def list_runs(
         self, *, workflow: str = "", status: RunStatus | None = None, before: str = "", limit: int = 50
@@ -133,14 +136,14 @@ class Runs(CrossShard):
             for shard in range(self.shards):
                 cursor = f"{shard:x}-{newer}".encode() if before else b""
                 letter = _LETTERS[status] if status else b""
-                words = (workflow.encode(), letter, cursor, str(limit).encode())
-                for id_, raw in pairs((yield from self._call("list_runs", shard, clock, *words))):
+                arguments = (workflow.encode(), letter, cursor, str(limit).encode())
+                for id_, raw in group_pairs((yield from self._call("list_runs", shard, clock, *arguments))):
                     found.append(_decode_run(id_.decode(), raw, b""))
-            # By the time in the id, without the shard prefix.
+            # Merge the shards newest first: an id consists of its shard, a hyphen and a time.
             found.sort(key=lambda run: run.id.partition("-")[2], reverse=True)
             return found[:limit]
 
-        return self._within(0, requests, reads=True)
+        return self._operation(0, requests, reads=True)
 
     def cancel_run(self, run: str, reason: str) -> Op[Run | None]:
         shard = self._shard_of(run)
@@ -148,12 +151,12 @@ class Runs(CrossShard):
         def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return None
-            words = (self._prefix, run.encode(), reason.encode())
-            raw, doc, outbox = yield from self._call("cancel_run", shard, clock, *words)
+            arguments = (self._prefix, run.encode(), reason.encode())
+            raw, doc, outbox = yield from self._call("cancel_run", shard, clock, *arguments)
             yield from self._deliver_outbox(clock, shard, outbox)
             return None if raw is None else _decode_run(run, raw, doc)
 
-        return self._within(max(shard, 0), requests)
+        return self._operation(max(shard, 0), requests)
 
     def rerun_failed(self, run: str) -> Op[Run | None]:
         shard = self._shard_of(run)
@@ -161,21 +164,21 @@ class Runs(CrossShard):
         def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return None
-            words = (self._prefix, run.encode())
-            raw, doc, remote = yield from self._call("rerun_failed", shard, clock, *words)
+            arguments = (self._prefix, run.encode())
+            raw, doc, remote = yield from self._call("rerun_failed", shard, clock, *arguments)
             yield from self._reopen_waits(clock, remote)
             return None if raw is None else _decode_run(run, raw, doc)
 
-        return self._within(max(shard, 0), requests)
+        return self._operation(max(shard, 0), requests)
 
     def check_runs(self, shard: int, limit: int = 100) -> Op[list[str]]:
         def requests(clock: bytes) -> Procedure:
-            words = (self._prefix, str(limit).encode())
-            outbox, repaired = yield from self._call("check_runs", shard, clock, *words)
+            arguments = (self._prefix, str(limit).encode())
+            outbox, repaired = yield from self._call("check_runs", shard, clock, *arguments)
             yield from self._deliver_outbox(clock, shard, outbox)
             return [run.decode() for run in repaired]
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
     # ── events ──
 
@@ -185,15 +188,15 @@ class Runs(CrossShard):
         def requests(clock: bytes) -> Procedure:
             if shard < 0:
                 return []
-            words = (run.encode(), str(after).encode(), str(limit).encode())
-            found = yield from self._call("run_events", shard, clock, *words)
+            arguments = (run.encode(), str(after).encode(), str(limit).encode())
+            found = yield from self._call("run_events", shard, clock, *arguments)
             return _decode_events(run, after + 1, found)
 
-        return self._within(max(shard, 0), requests, reads=True)
+        return self._operation(max(shard, 0), requests, reads=True)
 
     def events(self, shard: int, after: str = "", limit: int = 1000) -> Op[EventPage]:
         if after not in ("", "$") and not CURSOR.fullmatch(after):
-            raise no_cursor(after)
+            raise bad_cursor_error(after)
 
         def requests(clock: bytes) -> Procedure:
             cursor, *found = yield from self._call("events", shard, clock, after.encode(), str(limit).encode())
@@ -205,23 +208,25 @@ class Runs(CrossShard):
                 at += 3 + count
             return EventPage(tuple(events), cursor.decode())
 
-        return self._within(shard, requests, reads=True)
+        return self._operation(shard, requests, reads=True)
 
 
-def _encode_ranges(places: Iterable[int]) -> bytes:
-    """Encode positions of jobs in a run as ranges: first position (from 1) and length of each."""
+def _encode_ranges(positions: Iterable[int]) -> bytes:
+    """Encode ascending positions of jobs in a run as ranges of consecutive positions. Each range consists of its first
+    position (counted from 1) and its length.
+    """
     rows: list[tuple[int, int]] = []
     first = following = -1
-    for place in places:
-        if place != following:
+    for position in positions:
+        if position != following:
             rows.append((first, following))
-            first = place
-        following = place + 1
+            first = position
+        following = position + 1
     rows.append((first, following))
     return b"".join(_ROW.pack(first + 1, following - first) for first, following in rows[1:])
 
 
-def _check(run: NewRun, shard: int, shards: int) -> None:
+def _check_run(run: NewRun, shard: int, shards: int) -> None:
     if shard < 0:
         raise ConfigError(f"run id {run.id!r} names none of the {shards} shards: create it with Ids.new(shard)")
     if len(run.jobs) > LARGEST_RUN:
@@ -256,7 +261,7 @@ def _check_job(run: NewRun, job: NewJob, shard: int, known: set[str]) -> None:
 def _decode_run(id_: str, raw: bytes, doc: bytes | None) -> Run:
     try:
         head: tuple[Any, ...] = _RUN.unpack_from(raw)
-        status, wanted, created, started, finished, deadline, _, _, events, version, _, *counts, size = head
+        status, cancelling, created, started, finished, deadline, _, _, events, version, _, *counts, size = head
         stop = _RUN.size + size
         return Run(
             id=id_,
@@ -268,7 +273,7 @@ def _decode_run(id_: str, raw: bytes, doc: bytes | None) -> Run:
             started=started,
             finished=finished,
             deadline=deadline,
-            cancel_requested=bool(wanted),
+            cancel_requested=bool(cancelling),
             reason=raw[stop:].decode(),
             counts={state: count for state, count in zip(_COUNTED, counts, strict=True) if count},
             events=events,

@@ -1,7 +1,7 @@
-"""The job store on Redis: jobs live in shards, whose keys share a hash slot; each operation is one Lua script.
+"""The job store on Redis. Jobs are divided among shards; all keys of a shard share a hash slot of a Cluster.
 
-A script is atomic within its shard. An operation that spans shards (`cross_shard.py`) runs several scripts, each of
-them safe to repeat.
+An operation within one shard is one Lua script, which is atomic. An operation that spans shards (`cross_shard.py`) runs
+several scripts, each of which is safe to repeat.
 """
 
 from __future__ import annotations
@@ -15,14 +15,8 @@ import msgspec
 from backstay.engine.base import Micros, Op
 from backstay.engine.redis.encoder import Procedure
 from backstay.errors import ConfigError
-from backstay.job.model import (
-    FINAL,
-    Delivery,
-    Failure,
-    Renewal,
-    RenewalVerdict,
-    State,
-)
+from backstay.job.exchange import Delivery, Renewal, RenewalVerdict
+from backstay.job.model import FINAL, Failure, State
 from backstay.job.stores.redis import record
 from backstay.job.stores.redis.artifacts import Artifacts
 from backstay.job.stores.redis.calls import parse_ready
@@ -42,7 +36,7 @@ _pack_renewal = _RENEWAL.pack
 
 
 class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Definitions, Fleet, Runs):
-    """`backstay.job.store.Store` on Redis. It holds settings only: all state lives in Redis."""
+    """`backstay.job.store.Store` on Redis. The object holds settings only; all state is in Redis."""
 
     channels_per_shard = 2
     splits_claim_and_ack = False
@@ -61,7 +55,7 @@ class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Defi
             )
             return [_RENEWALS[verdict] for verdict in verdicts]
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
     def reap(self, shard: int, limit: int = 1000) -> Op[dict[str, int]]:
         def requests(clock: bytes) -> Procedure:
@@ -70,33 +64,33 @@ class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Defi
             yield from self._register_waits(clock, shard, unregistered)
             return parse_ready(made)
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
-    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+    def read_outbox(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
         def requests(clock: bytes) -> Procedure:
-            found = yield from self._call("undelivered", shard, clock, str(limit).encode())
+            found = yield from self._call("read_outbox", shard, clock, str(limit).encode())
             return [parse_delivery(found[i], found[i + 1]) for i in range(0, len(found), 2)]
 
-        return self._within(shard, requests, reads=True)
+        return self._operation(shard, requests, reads=True)
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
         def requests(clock: bytes) -> Procedure:
             if not deliveries:
                 return {}
-            words = [part for each in deliveries for part in encode_delivery(each)]
-            made, outbox = yield from self._call("deliver", shard, clock, self._prefix, *words)
+            arguments = [part for each in deliveries for part in encode_delivery(each)]
+            made, outbox = yield from self._call("deliver", shard, clock, self._prefix, *arguments)
             yield from self._deliver_outbox(clock, shard, outbox)
             return parse_ready(made)
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
-    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+    def ack_deliveries(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
         def requests(clock: bytes) -> Procedure:
             if deliveries:
-                pairs = [f"{each.job} {each.chain}".encode() for each in deliveries]
-                yield from self._call("delivered", shard, clock, *pairs)
+                entries = [f"{each.job} {each.chain}".encode() for each in deliveries]
+                yield from self._call("ack_deliveries", shard, clock, *entries)
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)
 
     # ── administration ──
 
@@ -111,7 +105,7 @@ class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Defi
             yield from self._deliver_outbox(clock, shard, outbox)
             return record.STATES.get(state)
 
-        return self._within(max(shard, 0), requests)
+        return self._operation(max(shard, 0), requests)
 
     def trigger(self, job: str) -> Op[State | None]:
         shard = self._shard_of(job)
@@ -123,7 +117,7 @@ class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Defi
             yield from self._reopen_waits(clock, remote)
             return record.STATES.get(state)
 
-        return self._within(max(shard, 0), requests)
+        return self._operation(max(shard, 0), requests)
 
     def purge(self, state: State, *, queue: str = "", limit: int = 1000) -> Op[int]:
         def requests(clock: bytes) -> Procedure:
@@ -131,24 +125,24 @@ class RedisStore(EnqueueOperations, ExchangeOperations, Queries, Artifacts, Defi
                 raise ConfigError(f"cannot purge {state} jobs: only final states can be purged ({', '.join(FINAL)})")
             total = 0
             for shard in range(self.shards):
-                passed, more = 0, 1
+                skipped, more = 0, 1
                 while more and total < limit:
-                    words = (
+                    arguments = (
                         record.state_letter(state),
                         queue.encode(),
                         str(limit - total).encode(),
-                        str(passed).encode(),
+                        str(skipped).encode(),
                     )
-                    removed, skipped, more = yield from self._call("purge", shard, clock, *words)
+                    removed, others, more = yield from self._call("purge", shard, clock, *arguments)
                     total += removed
-                    passed += skipped
+                    skipped += others
             return total
 
-        return self._within(0, requests)
+        return self._operation(0, requests)
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
         def requests(clock: bytes) -> Procedure:
             removed: int = yield from self._call("prune", shard, clock, str(keep).encode(), str(limit).encode())
             return removed
 
-        return self._within(shard, requests)
+        return self._operation(shard, requests)

@@ -1,5 +1,6 @@
-"""Resolve the blockers of new jobs: chains that are stored or created by the same call. They decide a job's initial
-state.
+"""The blockers of new jobs, that is, the chains that they wait for. `Blockers` looks up these chains, derives the
+initial state of each job, and stores which job waits for which chain. A blocker may be a chain that the same call
+creates.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from backstay.job.stores.sqlite.columns import (
     ALL_DONE,
     ANY_FAILURE,
     AWAITED,
-    BLAMED,
     BLOCKED,
     CANCELLED,
     COMPLETED,
@@ -28,18 +28,20 @@ from backstay.job.stores.sqlite.columns import (
     RUNNING,
     SCHEDULED,
     SKIPPED,
+    UPSTREAM_FAILED,
 )
-from backstay.job.stores.sqlite.ending import outcome_of
+from backstay.job.stores.sqlite.finish_effects import outcome_of
 from backstay.job.stores.sqlite.prepared import PreparedJob
 from backstay.job.stores.sqlite.statements import load
 
 ENQUEUE = load("enqueue")
-#: Replaces the state of a completed job that another job of the chain follows.
+#: The SQL statement `tail` (enqueue.sql) reads the last stored job of a chain. If that job has a successor in the chain
+#: that is not stored (deleted, or not inserted yet), `tail` returns this number instead of the job's state.
 FOLLOWED = -1
 
 
 class ChainTail(NamedTuple):
-    """The last job of a chain."""
+    """The last job of a stored chain."""
 
     num: int
     id: str
@@ -50,17 +52,20 @@ class ChainTail(NamedTuple):
 
 
 class Blockers:
-    """The chains that the new jobs of one call wait for. `follows`: the jobs are enqueued in the same transaction that
-    finishes another job, so an invalid blocker must not make that finish fail.
+    """The chains that the new jobs of one call wait for. `follows`: the jobs are created by the completion of another
+    job (`Finish.next`, `Finish.adds`), which must not be rejected. So an unknown blocker then counts as failed, instead
+    of raising ConfigError.
     """
 
     def __init__(self, changes: Changes, *, follows: bool) -> None:
         self._changes = changes
         self._follows = follows
-        #: The last job of each known chain. None: this call creates the chain.
+        #: The last job of each chain that was looked up. None: the chain starts with a job of this call and has not
+        #: ended.
         self._chains: dict[str, ChainTail | None] = {}
-        #: Chains of this call that other jobs of the call wait for, and chains that the call continues.
+        #: Chains that start with a job of this call and that later jobs of the call wait for.
         self._awaited: set[str] = set()
+        #: Chains that jobs of this call continue.
         self._continued: set[str] = set()
         self._waits: list[tuple[Any, ...]] = []
 
@@ -97,7 +102,7 @@ class Blockers:
                 bad = bad or outcome != OUTCOME_OK
                 failing = failing or outcome == OUTCOME_FAILED
         if bad and not flags & (ALL_DONE | ANY_FAILURE):
-            return SKIPPED, flags | BLAMED if failing else flags
+            return SKIPPED, flags | UPSTREAM_FAILED if failing else flags
         if waits:
             return BLOCKED, flags
         if flags & ANY_FAILURE and not failing:
@@ -107,7 +112,8 @@ class Blockers:
     def _find(self, chain: str, job: NewJob) -> ChainTail:
         row = self._changes.db.execute(ENQUEUE["tail"], (self._changes.space, chain)).fetchone()
         if row is not None and row[2] == FOLLOWED:
-            # This operation is about to create the follower; otherwise the follower's record is already deleted.
+            # With `follows`, this operation is about to create the job that continues the chain. Otherwise that job
+            # existed and its record is deleted, so the chain is unknown.
             row = (*row[:2], RUNNING, *row[3:]) if self._follows else None
         if row is None:
             if self._follows:
@@ -123,27 +129,33 @@ class Blockers:
         return run is not None and run.is_cancelling
 
     def awaited(self) -> set[str]:
-        """Return the chains of this call whose jobs get the AWAITED flag when they are inserted."""
+        """Return the ids of the new jobs that other jobs of this call wait for. They must get the flag AWAITED, which
+        says that a job has dependents, when they are inserted.
+        """
         return self._awaited - self._continued
 
     def add(self, num: int, prepared: PreparedJob) -> None:
-        """Collect the wait rows of a job, now that it has a number."""
+        """Collect the rows of the table `backstay_job_wait` for a new job, one for each blocker. `num`: the job's row
+        number.
+        """
         space, job = self._changes.space, prepared.job
-        for place, chain in enumerate(dict.fromkeys(job.after)):
+        for position, chain in enumerate(dict.fromkeys(job.after)):
             found = self._chains[chain]
             if found is None or found.state not in FINALS:
-                self._waits.append((num, chain, place, OUTCOME_OPEN, space, None))
+                self._waits.append((num, chain, position, OUTCOME_OPEN, space, None))
                 continue
             outcome = outcome_of(found.state, found.flags)
             if outcome != OUTCOME_OK:
-                self._waits.append((num, chain, place, outcome, space, None))
+                self._waits.append((num, chain, position, outcome, space, None))
             elif found.state == COMPLETED and found.flags & prepared.flags & IN_RUN and found.run == job.run:
-                self._waits.append((num, chain, place, OUTCOME_OK_SHARED, space, None))
+                self._waits.append((num, chain, position, OUTCOME_OK_SHARED, space, None))
             else:
-                self._waits.append((num, chain, place, OUTCOME_OK, space, found.result))
+                self._waits.append((num, chain, position, OUTCOME_OK, space, found.result))
 
     def write(self) -> None:
-        """Store the wait rows and set AWAITED on the blockers, so that the end of a chain looks for its waiters."""
+        """Store the collected rows, and set the flag AWAITED on the last job of each blocker that has not ended. When a
+        job ends, its dependents are searched only if it has this flag.
+        """
         if not self._waits:
             return
         changes = self._changes

@@ -12,7 +12,7 @@ from backstay.engine.sqlite.caller_transactions import use_plain_rows
 from backstay.engine.sqlite.schema import is_busy, translate
 from backstay.errors import ConfigError
 from backstay.job.api.after_commit import find_block_announcements
-from backstay.job.api.caller_connection import TransactionControl, refuse_autocommit
+from backstay.job.api.caller_connection import TransactionControl, autocommit_error
 from backstay.job.ids import shard_of
 from backstay.job.model import Enqueued, NewJob
 from backstay.job.store import JOB_STORE
@@ -48,14 +48,16 @@ class SqliteCallerStore:
 
 
 class SqliteControl(TransactionControl):
-    """Begins and ends a block on a sqlite3 connection: BEGIN IMMEDIATE, so that reads of the block never go stale
-    (SQLITE_BUSY_SNAPSHOT), or a savepoint inside an open transaction.
+    """Begins and ends a transaction block on a sqlite3 connection. Inside an open transaction the block is a savepoint.
+    Otherwise it begins with BEGIN IMMEDIATE, which takes the write lock at once, so that a write after a read never
+    fails with SQLITE_BUSY_SNAPSHOT.
     """
 
     def __init__(self, core: Core, driver: sqlite3.Connection) -> None:
         self._core = core
         self._driver = driver
-        #: With autocommit=False, sqlite3 always has an open transaction: the outermost block ends it.
+        #: Whether the connection has autocommit=False. Then sqlite3 always keeps a transaction open, also outside
+        #: blocks, and the outermost block commits it.
         self._keeps_one = getattr(driver, "autocommit", None) is False
 
     async def begin(self) -> None:
@@ -88,7 +90,7 @@ class SqliteControl(TransactionControl):
                         raise
                 else:
                     driver.rollback()
-            elif driver.in_transaction:  # the caller may have ended it inside the block
+            elif driver.in_transaction:  # unless the caller ended the transaction inside the block
                 if error is not None:
                     driver.execute("ROLLBACK TO backstay_block")
                 driver.execute("RELEASE backstay_block")
@@ -97,7 +99,7 @@ class SqliteControl(TransactionControl):
 
 
 def check_same_file(driver: sqlite3.Connection, path: str) -> None:
-    """Raise ConfigError unless the connection is to the engine's file."""
+    """Raise ConfigError unless the connection is to the engine's database file."""
     if path == ":memory:":
         raise ConfigError(
             "jobs on memory:// are not in a file that connection= can share: use sqlite:///app.db for both"
@@ -119,7 +121,7 @@ def ensure_transaction(driver: sqlite3.Connection) -> None:
     if driver.in_transaction:
         return
     if driver.isolation_level is None or getattr(driver, "autocommit", None) is True:
-        raise refuse_autocommit("open a transaction first, as in BEGIN IMMEDIATE, or use stay.transaction(conn)")
+        raise autocommit_error("open a transaction first, as in BEGIN IMMEDIATE, or use stay.transaction(conn)")
     try:
         driver.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -127,8 +129,8 @@ def ensure_transaction(driver: sqlite3.Connection) -> None:
 
 
 def explain(error: sqlite3.OperationalError, path: str) -> Exception:
-    """Translate an error of the caller's connection. A transaction that started with BEGIN IMMEDIATE never gets
-    SQLITE_BUSY later; one that started with a read may hold a stale snapshot.
+    """Return a Backstay error that explains an error of the caller's connection. SQLITE_BUSY means that the transaction
+    began with a read and that another connection has written since. It does not occur after BEGIN IMMEDIATE.
     """
     if "no such table: backstay_" in str(error):
         return ConfigError("this file has no Backstay tables: open the Backstay first, or run `backstay migrate`")

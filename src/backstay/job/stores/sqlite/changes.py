@@ -1,7 +1,6 @@
-"""The changes that one store operation makes. Every state transition of a job goes through `Changes`.
-
-One code path keeps the counts by kind, the list of jobs that became ready, the announcements and the run events
-consistent with the job rows.
+"""The changes that one store operation makes. Every state transition of a job is recorded in `Changes`. It keeps the
+job counts by kind, the jobs that became pending and the runs consistent with the job rows, and collects the messages
+for the hub.
 """
 
 from __future__ import annotations
@@ -17,16 +16,18 @@ from backstay.job.stores.sqlite.statements import load
 
 SPACE = load("space")
 KIND = load("kind")
-#: The channel that announces a watched job that ended while its chain continues.
+#: The hub channel that announces the end of a job that a client waits for, if its chain has several jobs. The end of a
+#: job that is the only one of its chain is announced as the end of the chain.
 JOB_COMPLETED: Final = "jobc"
-#: The channel that announces new events of a run.
+#: The hub channel that announces new events of a run.
 EVENTS: Final = "events"
+#: The hub channel that announces the end of a run.
 RUN_ENDED: Final = "runc"
 
 
 class Changes:
-    """The state of one store operation inside a transaction, on the writer's or the caller's connection. It collects
-    counts and run updates; `write` or `close` stores them.
+    """One store operation inside a transaction, on a connection of the engine or on the caller's own connection. It
+    collects changes of counts and runs; `write` or `close` stores them.
     """
 
     __slots__ = ("_counts", "_event", "_fence", "_runs", "db", "now", "prefix", "ready", "space", "wakes")
@@ -46,7 +47,8 @@ class Changes:
         if found is None and not reads:
             db.execute(SPACE["add"], (namespace,))
             found = db.execute(SPACE["find"], (namespace,)).fetchone()
-        #: The namespace's number. No row has 0, so a read in a namespace that does not exist yet finds nothing.
+        #: The number of the namespace. It is 0, a number that no row has, if the operation only reads and the namespace
+        #: is not stored yet.
         self.space: int
         self._fence: int
         self._event: int
@@ -54,14 +56,15 @@ class Changes:
         self.prefix = prefix
         self.now = now
         self.wakes = wakes
-        #: The kind of each job that became pending, by the job's number.
+        #: The jobs that became pending and were not claimed since: the number of each job's kind, by the job's row
+        #: number.
         self.ready: dict[int, int] = {}
         self._counts: dict[int, list[int]] = {}
         #: Runs that were looked up, by id. None: the run is not stored.
         self._runs: dict[str, RunUpdate | None] = {}
 
     def count_transition(self, kind: int, old: int | None, new: int | None, times: int = 1) -> None:
-        """Count `times` jobs of a kind that change state. `old` None: they are new; `new` None: they are deleted."""
+        """Count a state change of `times` jobs of a kind. `old` is None for new, `new` is None for deleted jobs."""
         counts = self._counts.get(kind)
         if counts is None:
             counts = self._counts[kind] = [0] * len(COLUMNS)
@@ -85,9 +88,12 @@ class Changes:
         soft: bool = False,
         followed: bool = False,
     ) -> None:
-        """Record the state transition of one job: in the counts, in `ready` and in its run's counts and events. The
-        event carries `attempt`, `worker` and `why`. `soft`: its failure does not fail the run; `followed`: another job
-        continues its chain.
+        """Record the state transition of one job: in the job counts, in `ready` and in the job's run.
+
+        `num`: the job's row number. `id_`: its id. `kind`: the number of its kind. `run`: the id of its run; "": none.
+        `old`, `new`: numbers of states; `old` is None for a new job. `attempt`, `worker` and `why` (the reason) become
+        fields of the run's event. `soft`: the job's failure does not fail the run. `followed`: another job continues
+        the chain of this job.
         """
         self.count_transition(kind, old, new)
         if new == PENDING:
@@ -96,7 +102,7 @@ class Changes:
             update.count_transition(old, new, id_, attempt, worker, why, soft=soft, followed=followed)
 
     def find_run(self, id_: str) -> RunUpdate | None:
-        """Return the run's update, or None when the run is not stored. `write` stores it."""
+        """Return the RunUpdate that collects the changes of a run until `write`; None if the run is not stored."""
         if id_ not in self._runs:
             row = self.db.execute(RUN["find"], (self.space, id_)).fetchone()
             self._runs[id_] = RunUpdate(id_, row, self.now) if row is not None else None
@@ -108,11 +114,13 @@ class Changes:
         return self._event
 
     def add_run(self, run: RunUpdate) -> None:
-        """Register a run that this operation creates."""
+        """Add a run that this operation creates, so that `write` stores its changes."""
         self._runs[run.id] = run
 
     def record_start(self, run: str, job: str, attempt: int, worker: str) -> None:
-        """Record in its run that a worker claimed a job. The claim counts its kind, together with other jobs."""
+        """Record in a run that a worker claimed one of its jobs. The caller itself must count the transition in the
+        counts by kind.
+        """
         update = self.find_run(run)
         if update is not None:
             update.count_transition(PENDING, RUNNING, job, attempt, worker)
@@ -132,29 +140,29 @@ class Changes:
         self.wakes.append(Wake(channel(self.prefix, OWNERSHIP_LOST), job))
 
     def allocate_fences(self, many: int) -> int:
-        """Reserve `many` fences and return the first. Fences never decrease, even when the clock is set back or rows
-        are deleted.
+        """Reserve `many` consecutive fences and return the first. It is at least the current time in µs and larger than
+        every earlier fence. So fences grow even if the clock is set back or all jobs are deleted.
         """
         first = max(self.now, self._fence + 1)
         self._fence = first + many - 1
-        self.db.execute(SPACE["fence"], (self._fence, self.space))
+        self.db.execute(SPACE["set_fence"], (self._fence, self.space))
         return first
 
     def write_counts(self) -> None:
-        """Store the counts by kind. A claim finds lanes with pending jobs by these counts."""
+        """Store the counts by kind. Call it before a claim, which finds lanes with pending jobs by these counts."""
         changed = [(*counts, kind) for kind, counts in self._counts.items() if any(counts)]
         self._counts.clear()
         if changed:
-            self.db.executemany(KIND["count"], changed)
+            self.db.executemany(KIND["change_counts"], changed)
 
     def write(self) -> None:
-        """Store counts and run events."""
+        """Store the counts by kind and the changed runs with their events."""
         self.write_counts()
         if self._runs:
             self._write_runs()
 
     def close(self) -> dict[str, int]:
-        """Store counts and run events. Returns how many jobs became ready, by type."""
+        """Call `write`. Then return how many jobs became pending and were not claimed since (`ready`), by type."""
         self.write()
         if not self.ready:
             return {}
@@ -166,9 +174,7 @@ class Changes:
         return ready
 
     def _write_runs(self) -> None:
-        """Store run updates and their events. Only this method changes runs, in the transaction that changes their
-        jobs.
-        """
+        """Store the changed runs with their events, in the transaction that changes their jobs, and announce them."""
         before = self._event
         for update in self._runs.values():
             if update is None or not update.changed:
@@ -182,4 +188,4 @@ class Changes:
                 self.wakes.append(Wake(channel(self.prefix, RUN_ENDED), update.id))
         self._runs.clear()
         if self._event != before:
-            self.db.execute(RUN["last_event"], (self._event, self.space))
+            self.db.execute(RUN["set_last_event"], (self._event, self.space))

@@ -1,7 +1,8 @@
 """Claim pending jobs: merge the lanes that a worker may take from, smallest rank first.
 
-A lane holds the pending jobs of one queue, label set and rate in rank order, so a job that the worker cannot take never
-hides one that it can. The cost grows with the number of lanes, never with the backlog.
+A lane holds the pending jobs of one queue, label set and rate in the order of ranks. So jobs that the worker may not
+take cannot cause head-of-line blocking: they are in other lanes. The cost grows with the number of lanes, not with the
+backlog.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from backstay.engine.base import Micros
-from backstay.job.model import Claim, Claimed
+from backstay.job.exchange import Claim, Claimed
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
     HAS_BLOCKERS,
@@ -26,7 +27,7 @@ from backstay.job.stores.sqlite.columns import (
     parse_label_set,
     parse_labels,
 )
-from backstay.job.stores.sqlite.ending import free_unique
+from backstay.job.stores.sqlite.finish_effects import free_unique
 from backstay.job.stores.sqlite.lanes import (
     ATTEMPT,
     CKEY,
@@ -43,16 +44,21 @@ from backstay.job.stores.sqlite.lanes import (
     Lane,
 )
 
-#: The smallest number of jobs that one read of a lane fetches, if the claim wants that many.
+#: If a claim merges several lanes, its first read of each lane fetches CHUNK jobs and a share of the wanted jobs, but
+#: never more than the wanted jobs.
 CHUNK = 4
-#: The largest number of jobs with a full concurrency key that one claim parks; the next claim parks the rest.
-PARKS = 2000
+#: The largest number of jobs that one claim parks because their concurrency key already has as many running jobs as it
+#: allows. The next claim parks further ones.
+MAX_PARKED = 2000
 #: The upstream results of jobs without blockers: one shared dict, since most jobs have none.
 NO_UPSTREAM: dict[str, bytes | None] = {}
 
 
 class Claimer:
-    """Carries out one claim. Afterwards, `next_in` is the µs until a rate limit lets another pending job start."""
+    """Carries out one claim. After `run`, `next_in` says when the next claim may find more jobs: the µs until a rate
+    limit lets another pending job start; 0 if the claim stopped early because MAX_PARKED jobs could not start (their
+    concurrency key is at its limit); None if neither applies.
+    """
 
     def __init__(self, changes: Changes, claim: Claim, worker: str) -> None:
         self._changes = changes
@@ -65,21 +71,25 @@ class Claimer:
         self.next_in: Micros | None = None
 
     def run(self) -> tuple[list[Claimed], list[tuple[int, int]]]:
-        """Claim jobs. Returns the claimed jobs, and a (row number, fence) pair for each."""
+        """Claim jobs. Returns the claimed jobs, and a list with the row number and the fence of each of them, in the
+        same order.
+        """
         taken: list[tuple[Any, ...]] = []
         if self._claim.want > 0:
-            for lanes in self._lanes():
-                self._merge(lanes, taken)
+            for lanes in self._open_lanes():
+                self._merge_lanes(lanes, taken)
                 if len(taken) >= self._claim.want:
                     break
-        self._park()
+        self._write_parked()
         if not taken:
             return [], []
-        self._charge()
-        return self._take(taken)
+        self._write_budgets()
+        return self._lease(taken)
 
-    def _lanes(self) -> list[list[Lane]]:
-        """Return, for each group of queues, the lanes that this worker may take from now."""
+    def _open_lanes(self) -> list[list[Lane]]:
+        """Return the lanes with pending jobs that this worker may take from now: one list for each group of queues in
+        the claim. A claim searches these groups one after another, and the queues of one group together.
+        """
         changes = self._changes
         wanted = [queue for group in self._claim.queues for queue in group]
         limits = {row[0]: row for row in changes.db.execute(CLAIM["queues"], (changes.space,))}
@@ -87,7 +97,7 @@ class Claimer:
         found: dict[str, list[Lane]] = {}
         one = len(wanted) == 1
         rows = changes.db.execute(
-            CLAIM["lanes_of" if one else "lanes"], (changes.space, wanted[0] if one else json_text(wanted))
+            CLAIM["lanes_of_queue" if one else "lanes"], (changes.space, wanted[0] if one else json_text(wanted))
         ).fetchall()
         for num, queue, labels, bucket, period, burst in rows:
             if labels != "[]" and not parse_label_set(labels) <= mine:
@@ -103,33 +113,36 @@ class Claimer:
                         budget = self._queues[queue] = Budget(queue_period, queue_burst, tat, changes.now)
                     budgets.append(budget)
             if burst:
-                budgets.append(self._bucket(bucket, period, burst))
+                budgets.append(self._rate_budget(bucket, period, burst))
             if all(budget.left > 0 for budget in budgets):
                 found.setdefault(queue, []).append(Lane(changes, num, budgets))
             else:
                 self._note_rate_wait(budgets)
         return [[lane for queue in group for lane in found.pop(queue, [])] for group in self._claim.queues]
 
-    def _bucket(self, bucket: str, period: Micros, burst: int) -> Budget:
+    def _rate_budget(self, bucket: str, period: Micros, burst: int) -> Budget:
         budget = self._buckets.get(bucket)
         if budget is None:
             changes = self._changes
-            row = changes.db.execute(CLAIM["tat"], (changes.space, bucket)).fetchone()
+            row = changes.db.execute(CLAIM["rate_tat"], (changes.space, bucket)).fetchone()
             budget = self._buckets[bucket] = Budget(period, burst, row[0] if row else 0, changes.now)
         return budget
 
     def _note_rate_wait(self, budgets: Sequence[Budget]) -> None:
+        """Update `next_in` for a lane with pending jobs that a rate limit does not let start now. `budgets`: how
+        many starts each rate limit of the lane still allows; at least one of them allows none.
+        """
         wait = max(budget.next_in() for budget in budgets if budget.left <= 0)
         self.next_in = wait if self.next_in is None else min(self.next_in, wait)
 
-    def _merge(self, lanes: list[Lane], taken: list[tuple[Any, ...]]) -> None:
+    def _merge_lanes(self, lanes: list[Lane], taken: list[tuple[Any, ...]]) -> None:
         """Add the jobs that may start to `taken`, smallest rank over all lanes first."""
         want = self._claim.want
         if not lanes:
             return
         left = want - len(taken)
         if len(lanes) == 1 and not lanes[0].budgets:
-            # The usual case: one lane without limits.
+            # The usual case: one lane without a rate, whose jobs have no concurrency keys.
             rows = lanes[0].read(left)
             if all(row[CKEY] is None for row in rows):
                 taken += rows
@@ -143,7 +156,7 @@ class Claimer:
         heapify(heap)
         while heap and len(taken) < want:
             _, _, row, lane = heap[0]
-            if len(self._parked) >= PARKS:
+            if len(self._parked) >= MAX_PARKED:
                 self.next_in = 0
                 return
             if lane.budgets and any(budget.left <= 0 for budget in lane.budgets):
@@ -163,7 +176,7 @@ class Claimer:
                 heapreplace(heap, (following[RANK], following[ID], following, lane))
 
     def _key_is_free(self, row: tuple[Any, ...]) -> bool:
-        """Whether one more job of this concurrency key may run. If not, the job is parked until one of them ends."""
+        """Whether one more job of this concurrency key may run. If not, park the job until a job of the key ends."""
         changes = self._changes
         key, limit = row[CKEY], row[CLIMIT]
         running = self._keys.get(key)
@@ -175,7 +188,7 @@ class Claimer:
         self._keys[key] = running + 1
         return True
 
-    def _park(self) -> None:
+    def _write_parked(self) -> None:
         changes = self._changes
         if self._parked:
             changes.db.executemany(CLAIM["park"], [(row[NUM],) for row in self._parked])
@@ -183,7 +196,7 @@ class Claimer:
                 changes.count_transition(row[KIND], PENDING, PARKED)
                 changes.ready.pop(row[NUM], None)
 
-    def _charge(self) -> None:
+    def _write_budgets(self) -> None:
         changes = self._changes
         for queue, budget in self._queues.items():
             if budget.charged:
@@ -192,7 +205,7 @@ class Claimer:
             if budget.charged:
                 changes.db.execute(CLAIM["charge_rate"], (changes.space, bucket, budget.tat))
 
-    def _take(self, rows: list[tuple[Any, ...]]) -> tuple[list[Claimed], list[tuple[int, int]]]:
+    def _lease(self, rows: list[tuple[Any, ...]]) -> tuple[list[Claimed], list[tuple[int, int]]]:
         changes = self._changes
         db, now = changes.db, changes.now
         first = changes.allocate_fences(len(rows))
@@ -220,7 +233,10 @@ class Claimer:
 def to_claimed(
     changes: Changes, rows: Sequence[tuple[Any, ...]], fences: Iterable[int], until: Micros, begun: int
 ) -> list[Claimed]:
-    """Convert rows of `first` to claimed jobs with these fences. `begun`: attempts that the rows do not count yet."""
+    """Convert rows to claimed jobs. The rows have the columns of the statement `first` in claim.sql; `fences` has one
+    fence per row. `begun` is added to the stored number of attempts: 1 if the rows were read before the claim counted
+    the new attempt, else 0.
+    """
     wanted = sorted({row[KIND] for row in rows})
     found = (
         changes.db.execute(CLAIM["kind"], (wanted[0],))
@@ -280,14 +296,15 @@ def to_claimed(
 
 
 def _upstream_results(changes: Changes, nums: list[int]) -> dict[int, dict[str, bytes | None]]:
-    """Return the results of each job's blockers, by chain. A result that is stored with the blocker is read once for
-    all its dependents.
+    """Return the results of the blockers of these jobs, as {number of the job's row: {chain id: result}}. Usually the
+    job has a copy of the result. If the outcome is OUTCOME_OK_SHARED, it has none: the result is read from the
+    blocker's row, once for all dependents.
     """
     db = changes.db
     waits = db.execute(CLAIM["upstream"], (json_text(nums),)).fetchall()
-    chains = {chain for _, chain, ended, _ in waits if ended == OUTCOME_OK_SHARED}
-    there = dict(db.execute(CLAIM["results"], (changes.space, json_text(list(chains))))) if chains else {}
+    chains = {chain for _, chain, outcome, _ in waits if outcome == OUTCOME_OK_SHARED}
+    shared = dict(db.execute(CLAIM["results"], (changes.space, json_text(list(chains))))) if chains else {}
     upstream: dict[int, dict[str, bytes | None]] = {}
-    for num, chain, ended, result in waits:
-        upstream.setdefault(num, {})[chain] = there[chain] if ended == OUTCOME_OK_SHARED else result
+    for num, chain, outcome, result in waits:
+        upstream.setdefault(num, {})[chain] = shared[chain] if outcome == OUTCOME_OK_SHARED else result
     return upstream

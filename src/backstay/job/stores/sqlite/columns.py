@@ -1,4 +1,4 @@
-"""Constants and types for the columns of `backstay_job`: states, flags, and the part of a row that transitions use."""
+"""Constants and types for the columns of `backstay_job`: states, flags, and the columns that state transitions need."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ COMPLETED: Final = 4
 FAILED: Final = 5
 CANCELLED: Final = 6
 SKIPPED: Final = 7
-#: Reported as pending, but in no lane: its concurrency key is at its limit.
+#: A parked job is reported as pending but is in no lane: its concurrency key already has as many running jobs as it
+#: allows.
 PARKED: Final = 8
 
-#: Name of each state, by number.
+#: The name of each state. The index is the state's number. A parked job is reported as pending.
 STATES: tuple[State, ...] = (
     "scheduled",
     "blocked",
@@ -33,9 +34,10 @@ STATES: tuple[State, ...] = (
     "skipped",
     "pending",
 )
-#: Column of `backstay_job_kind` that counts each state, by number.
+#: For each state, the column of `backstay_job_kind` that counts the jobs in it. The index is the state's number.
 COLUMNS = (*STATES[:8], "parked")
-#: Numbers of each state, by name.
+#: For each name of a state, the numbers of the states with this name. Two states have the name pending: PENDING and
+#: PARKED.
 NUMBERS: dict[str, tuple[int, ...]] = {
     state: tuple(number for number, name in enumerate(STATES) if name == state) for state in STATES
 }
@@ -43,37 +45,42 @@ FINALS = (COMPLETED, FAILED, CANCELLED, SKIPPED)
 
 JOB_WATCHED: Final = 1
 CHAIN_WATCHED: Final = 2
-#: Other jobs wait for its chain.
+#: Other jobs wait for the job's chain.
 AWAITED: Final = 4
-#: It starts when all blockers ended, whatever their outcome.
+#: The job starts when all its blockers have ended, whatever their outcome.
 ALL_DONE: Final = 8
-CANCEL_WANTED: Final = 16
+CANCEL_REQUESTED: Final = 16
 HAS_BLOCKERS: Final = 32
 HAS_LOG: Final = 64
 HAS_OUTPUTS: Final = 128
-#: It has a run, a chain, a unique or a concurrency key: its end changes more than its own row.
+#: The job belongs to a run, continues a chain, or has a unique key or a concurrency key, so its end changes more than
+#: its own row.
 SPECIAL: Final = 256
-#: Its arguments are large and stored in `backstay_job_body`.
+#: The job's arguments are large, so they are in `backstay_job_body`.
 HAS_BODY: Final = 512
-#: Its failure neither skips its dependents nor fails its run.
+#: The job's failure neither skips its dependents nor fails its run.
 SOFT: Final = 1024
-#: It starts when all blockers ended and at least one failed.
+#: The job starts when all its blockers have ended and at least one failed.
 ANY_FAILURE: Final = 2048
-#: It was skipped because an upstream job failed.
-BLAMED: Final = 4096
-#: Its run is stored; its record is deleted together with the run.
+#: The job was skipped because a job that it depends on failed.
+UPSTREAM_FAILED: Final = 4096
+#: The job belongs to a run that has a row in `backstay_run`, so the job is deleted together with the run.
 IN_RUN: Final = 8192
 HAS_FILES: Final = 16384
-#: With any of these flags, the end of the job affects watchers, dependents, a run or a key.
+#: If a job has any of these flags, its end affects clients that wait for it, dependents, a run, a unique key or a
+#: concurrency key.
 END_HAS_EFFECTS: Final = JOB_WATCHED | CHAIN_WATCHED | AWAITED | SPECIAL
 
-#: Outcome of a blocker, as stored in `backstay_job_wait.ended`. OPEN: it has not ended.
+#: The constants OUTCOME_* are the values of `backstay_job_wait.outcome`: how a blocker of a job ended. OUTCOME_OPEN:
+#: the blocker has not ended.
 OUTCOME_OPEN: Final = 0
 OUTCOME_OK: Final = 1
+#: The blocker was cancelled, or was skipped for a reason other than a failure.
 OUTCOME_BAD: Final = 2
-#: It failed, or was skipped because an upstream job failed.
+#: The blocker failed, or was skipped because a job that it depends on failed.
 OUTCOME_FAILED: Final = 4
-#: OK, and the result is not copied but read from the blocker: both jobs belong to one run and are deleted together.
+#: Like OUTCOME_OK, but the dependent has no copy of the result: a claim reads it from the blocker's row. That row is
+#: still there, because blocker and dependent belong to one run and are deleted together.
 OUTCOME_OK_SHARED: Final = 6
 
 encode = msgspec.msgpack.Encoder().encode
@@ -82,13 +89,15 @@ decode_unique = msgspec.msgpack.Decoder(Unique).decode
 to_json = msgspec.json.Encoder().encode
 
 
-def cancellation(reason: str, attempt: int, now: int) -> bytes:
-    """Encode the reason of a cancellation for the `error` column."""
+def encode_cancellation(reason: str, attempt: int, now: int) -> bytes:
+    """Encode why a job was cancelled, as the value of the job's `error` column."""
     return encode(Failure(kind="Cancelled", message=reason, attempt=attempt, at=now))
 
 
 class JobRecord(NamedTuple):
-    """The columns of a stored job that state transitions use, in the order of the SQL statements that return it."""
+    """The columns of a stored job that state transitions use. The SQL statements that return a JobRecord select them in
+    this order.
+    """
 
     num: int
     id: str

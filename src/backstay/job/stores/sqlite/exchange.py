@@ -1,5 +1,5 @@
-"""Exchange: reap, make due, finish and claim for one worker, in one transaction. The reply is stored by sequence
-number, so a resent exchange gets the same reply and runs once.
+"""A worker's exchange in one transaction: reap expired leases, make due jobs pending, apply finishes, claim jobs. The
+reply is stored with the exchange's sequence number, so a resent exchange gets the same reply and is applied once.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.job.model import ExchangeCommand, ExchangeReply, Verdict
+from backstay.job.exchange import ExchangeCommand, ExchangeReply, Verdict
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.claim import Claimer, to_claimed
 from backstay.job.stores.sqlite.columns import encode, json_text
@@ -17,33 +17,34 @@ from backstay.job.stores.sqlite.renew import RENEW
 from backstay.job.stores.sqlite.statements import load
 
 EXCHANGE = load("exchange")
-#: Jobs that one exchange reaps and makes due, at most: the write lock must be short.
-REAPED = 100
-DUE = 1000
+#: The most expired leases that one exchange reaps. An exchange must be short, because it blocks all other writers.
+MAX_REAPED = 100
+#: The most scheduled jobs that one exchange makes pending because they are due.
+MAX_DUE = 1000
 
 #: The stored claims of an exchange: number and fence of each job.
 _decode_claims = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 _decode_verdicts = msgspec.msgpack.Decoder(tuple[Verdict, ...]).decode
 
 
-def exchange(changes: Changes, command: ExchangeCommand, ends: FinishBatch) -> ExchangeReply:
+def exchange(changes: Changes, command: ExchangeCommand, finishes: FinishBatch) -> ExchangeReply:
     channel = (changes.space, command.worker, command.incarnation, command.channel)
     now = changes.now
-    turn = changes.db.execute(EXCHANGE["last_seq"], channel).fetchone()
-    if turn is not None and turn[1] > now:
-        if command.seq < turn[0]:
+    last = changes.db.execute(EXCHANGE["last_seq"], channel).fetchone()
+    if last is not None and last[1] > now:
+        if command.seq < last[0]:
             return ExchangeReply(now=now, stale=True)
-        if command.seq == turn[0]:
+        if command.seq == last[0]:
             verdicts, claims = changes.db.execute(EXCHANGE["stored_reply"], channel).fetchone()
             return _replay(changes, command, _decode_verdicts(verdicts), _decode_claims(claims))
     if now > command.not_after:
         return ExchangeReply(now=now, expired=True)
     due, until = next_alarms(changes)
     if until is not None and until <= now:
-        reap(changes, REAPED)
+        reap(changes, MAX_REAPED)
     if due is not None and due <= now:
-        make_due(changes, DUE)
-    verdicts = apply_finishes(changes, ends)
+        make_due(changes, MAX_DUE)
+    verdicts = apply_finishes(changes, finishes)
     if changes.ready:
         changes.write_counts()
     claimer = Claimer(changes, command.claim, command.worker)
@@ -63,13 +64,15 @@ def exchange(changes: Changes, command: ExchangeCommand, ends: FinishBatch) -> E
 
 
 def next_due(changes: Changes) -> Micros | None:
-    """Return the µs until a job becomes due or a lease expires; None: neither is scheduled."""
+    """Return the µs until the first scheduled job is due or the first lease expires; None if there is neither."""
     first = _earlier(*next_alarms(changes))
     return None if first is None else max(0, first - changes.now)
 
 
 def next_alarms(changes: Changes) -> tuple[Micros | None, Micros | None]:
-    """Return when the first job becomes due, and when the first lease expires."""
+    """Return two times: when the first scheduled job is due (None: no job is scheduled), and when the first lease of a
+    running job expires (None: no job runs).
+    """
     found: tuple[Micros | None, Micros | None] = changes.db.execute(EXCHANGE["next_due"], (changes.space,)).fetchone()
     return found
 
@@ -83,7 +86,9 @@ def _earlier(one: Micros | None, other: Micros | None) -> Micros | None:
 def _replay(
     changes: Changes, command: ExchangeCommand, verdicts: tuple[Verdict, ...], claims: list[tuple[int, int]]
 ) -> ExchangeReply:
-    """Answer a resent exchange: the stored verdicts, and the jobs that are still under those leases, renewed."""
+    """Return the reply to a resent exchange: the stored verdicts, and the jobs that the exchange claimed when it was
+    first applied. Jobs that the worker no longer holds are left out. The leases of the returned jobs are renewed.
+    """
     until = changes.now + command.claim.lease
     fences = dict(claims)
     rows = [

@@ -1,5 +1,5 @@
-"""Finish attempts. Only the holder of the current lease may finish one; any other finish is stale and changes
-nothing.
+"""Finish attempts. Only the worker that holds a job's lease may finish the attempt; any other finish is stale and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from backstay.job.model import AGEING, Finish, Verdict
+from backstay.job.exchange import Verdict
+from backstay.job.model import AGEING, Finish
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
     AWAITED,
-    CANCEL_WANTED,
+    CANCEL_REQUESTED,
     CANCELLED,
     COMPLETED,
     END_HAS_EFFECTS,
@@ -28,7 +29,8 @@ from backstay.job.stores.sqlite.columns import (
     encode,
     json_text,
 )
-from backstay.job.stores.sqlite.ending import (
+from backstay.job.stores.sqlite.enqueue import enqueue_created
+from backstay.job.stores.sqlite.finish_effects import (
     FINISH,
     ChainEnd,
     continue_chain,
@@ -37,11 +39,10 @@ from backstay.job.stores.sqlite.ending import (
     retention_deadline,
     unpark,
 )
-from backstay.job.stores.sqlite.enqueue import enqueue_made
 from backstay.job.stores.sqlite.prepared import PreparedJob, prepare, require_storable
 from backstay.job.stores.sqlite.records.logs import LOG
 
-#: From this many jobs with equal results on, one statement for all is cheaper than one per job.
+#: From this many jobs with equal results on, one statement for all of them is cheaper than one per job.
 UNIFORM_MIN = 4
 
 
@@ -50,10 +51,11 @@ class PreparedFinish(NamedTuple):
 
     finish: Finish
     error: bytes | None
-    #: Jobs that the finish creates, and whether the last of them continues the chain.
-    makes: tuple[PreparedJob, ...]
+    #: The jobs that the finish creates.
+    creates: tuple[PreparedJob, ...]
+    #: Whether the last of `creates` continues the finished job's chain.
     follows: bool
-    #: It completes with a result and nothing else.
+    #: Whether the finish completes the job with a result, without outputs and without new jobs.
     plain: bool
 
 
@@ -64,12 +66,14 @@ def prepare_finish(finish: Finish) -> PreparedFinish:
         return PreparedFinish(finish, None, (), False, True)
     if finish.outputs:
         require_storable(f"an output of job {finish.job}", *finish.outputs, *finish.outputs.values())
-    makes = (*finish.adds, finish.next) if finish.next is not None else finish.adds
-    return PreparedFinish(finish, None, tuple(prepare(job) for job in makes), finish.next is not None, False)
+    creates = (*finish.adds, finish.next) if finish.next is not None else finish.adds
+    return PreparedFinish(finish, None, tuple(prepare(job) for job in creates), finish.next is not None, False)
 
 
 class Finisher:
-    """Applies the finishes of one exchange, grouped by the statement that writes them."""
+    """Applies the finishes of one exchange. It first collects the rows to write, for each SQL statement. `write` stores
+    them, then releases or skips dependents and unparks jobs whose concurrency key became free.
+    """
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -77,9 +81,10 @@ class Finisher:
         self._ended: list[tuple[Any, ...]] = []
         self._retried: list[tuple[Any, ...]] = []
         self._outputs: list[tuple[int, str, str]] = []
-        #: Effects to apply once the rows are written.
+        #: Ended chains, whose dependents are released or skipped after the rows are written.
         self._ends: list[ChainEnd] = []
-        self._keys: list[str] = []
+        #: Concurrency keys of ended jobs, whose parked jobs are unparked after the rows are written.
+        self._freed_keys: list[str] = []
 
     def run(self, batch: Sequence[PreparedFinish], ids: str) -> list[Verdict]:
         changes = self._changes
@@ -88,10 +93,10 @@ class Finisher:
         verdicts: list[Verdict] = []
         special: list[PreparedFinish] = []
         completed: dict[int, int] = {}
-        alike: dict[bytes, list[tuple[int, int]]] = {}
+        uniform: dict[bytes, list[tuple[int, int]]] = {}
         for prepared in batch:
             finish = prepared.finish
-            # The second finish of one job in one exchange is stale.
+            # The row is removed, so that a second finish of this job in the same exchange is found stale.
             row = rows.pop(finish.job, None)
             if row is None or row[3] != RUNNING or row[4] != finish.fence:
                 verdicts.append("stale")
@@ -99,13 +104,13 @@ class Finisher:
             verdicts.append("ok")
             _, num, kind, _, _, flags, keep = row
             if prepared.plain and not flags & END_HAS_EFFECTS:
-                alike.setdefault(finish.result, []).append((num, keep))
+                uniform.setdefault(finish.result, []).append((num, keep))
                 completed[kind] = completed.get(kind, 0) + 1
             else:
                 special.append(prepared)
         for kind, times in completed.items():
             changes.count_transition(kind, RUNNING, COMPLETED, times)
-        for result, jobs in alike.items():
+        for result, jobs in uniform.items():
             if len(jobs) < UNIFORM_MIN:
                 self._completed += [(now, now + keep, "", result, num) for num, keep in jobs]
             else:
@@ -116,18 +121,18 @@ class Finisher:
                 row[1]: JobRecord._make(row) for row in changes.db.execute(FINISH["records"], (changes.space, wanted))
             }
             for prepared in special:
-                self._one(records[prepared.finish.job], prepared)
-                if prepared.makes:
-                    _mark_awaited(records, prepared.makes)
+                self._finish_one(records[prepared.finish.job], prepared)
+                if prepared.creates:
+                    _mark_awaited(records, prepared.creates)
         self.write()
         return verdicts
 
-    def _one(self, record: JobRecord, prepared: PreparedFinish) -> None:
+    def _finish_one(self, record: JobRecord, prepared: PreparedFinish) -> None:
         finish = prepared.finish
         error = prepared.error or record.error
         if finish.kind == "complete":
             self._complete(record, prepared)
-        elif finish.kind == "cancel" or record.flags & CANCEL_WANTED:
+        elif finish.kind == "cancel" or record.flags & CANCEL_REQUESTED:
             # A requested cancellation wins over a retry, snooze or release.
             self.end(record, CANCELLED, error, failure_reason(finish, record))
         elif finish.kind == "fail" or (finish.kind == "retry" and record.attempt > record.retries):
@@ -145,10 +150,10 @@ class Finisher:
 
     def _complete(self, record: JobRecord, prepared: PreparedFinish) -> None:
         changes = self._changes
-        now, finish, makes = changes.now, prepared.finish, prepared.makes
-        if makes:
-            self.write()  # new jobs must see the state of everything finished before them
-        follower = makes[-1].job.id if prepared.follows else ""
+        now, finish, creates = changes.now, prepared.finish, prepared.creates
+        if creates:
+            self.write()  # the new jobs may wait for jobs that this exchange finished: store their states first
+        follower = creates[-1].job.id if prepared.follows else ""
         self._completed.append(
             (now, retention_deadline(changes, record, COMPLETED), follower, finish.result, record.num)
         )
@@ -157,11 +162,11 @@ class Finisher:
         self._record_transition(record, COMPLETED, record.attempt, followed=bool(follower))
         if not follower:
             self._ends.append(ChainEnd(record, OUTCOME_OK, finish.result))
-        if makes:
+        if creates:
             self.write()
             if follower:
                 continue_chain(changes, record)
-            last = enqueue_made(changes, makes, record, follows=prepared.follows)
+            last = enqueue_created(changes, creates, record, follows=prepared.follows)
             if last is not None:
                 finish_chains(changes, [ChainEnd(last, outcome_of(last.state, last.flags))])
 
@@ -174,7 +179,7 @@ class Finisher:
         self._ends.append(ChainEnd(record, outcome_of(state, record.flags)))
 
     def retry(self, record: JobRecord, due: int, attempt: int, snoozes: int, error: bytes | None, why: str) -> None:
-        """Schedule another attempt."""
+        """Make the job pending for another attempt, or scheduled if `due` is in the future."""
         state = SCHEDULED if due > self._changes.now else PENDING
         alarm = due if state == SCHEDULED else 0
         self._retried.append((state, alarm, due - record.priority * AGEING, due, attempt, snoozes, error, record.num))
@@ -197,7 +202,7 @@ class Finisher:
             followed=followed,
         )
         if record.ckey is not None:
-            self._keys.append(record.ckey)
+            self._freed_keys.append(record.ckey)
 
     def write(self) -> None:
         changes = self._changes
@@ -206,25 +211,28 @@ class Finisher:
             db.executemany(FINISH["complete"], self._completed)
             self._completed = []
         if self._ended:
-            db.executemany(FINISH["end"], self._ended)
+            db.executemany(FINISH["end_job"], self._ended)
             self._ended = []
         if self._retried:
             db.executemany(FINISH["retry"], self._retried)
             self._retried = []
         if self._outputs:
-            db.executemany(LOG["flag"], [(HAS_OUTPUTS, num) for num in {row[0] for row in self._outputs}])
-            db.executemany(LOG["put"], self._outputs)
+            db.executemany(LOG["set_flag"], [(HAS_OUTPUTS, num) for num in {row[0] for row in self._outputs}])
+            db.executemany(LOG["put_output"], self._outputs)
             self._outputs = []
         if self._ends:
             ends, self._ends = self._ends, []
             finish_chains(changes, ends)
-        for key in self._keys:
+        for key in self._freed_keys:
             unpark(changes, key)
-        self._keys = []
+        self._freed_keys = []
 
 
 def _mark_awaited(records: dict[str, JobRecord], made: Sequence[PreparedJob]) -> None:
-    """Set AWAITED on records of this exchange that the new jobs wait for, since they may end later in the exchange."""
+    """A finish has created jobs (`made`). If a new job waits for the chain of a job in `records`, set the flag AWAITED
+    on that record. The records were read before the new jobs existed, and later finishes of this exchange still use
+    them.
+    """
     awaited = {chain for prepared in made for chain in prepared.job.after}
     if awaited:
         for id_, record in records.items():
@@ -233,9 +241,11 @@ def _mark_awaited(records: dict[str, JobRecord], made: Sequence[PreparedJob]) ->
 
 
 def failure_reason(finish: Finish, record: JobRecord) -> str:
-    """Return the reason for a run's event: the worker's error, or the reason of the requested cancellation."""
+    """Return the reason that is stored with the event of the job's run: the message of the error that the worker
+    reported or, without one, the reason of a requested cancellation.
+    """
     if finish.error is not None:
         return finish.error.message
-    if record.flags & CANCEL_WANTED and record.error is not None:
+    if record.flags & CANCEL_REQUESTED and record.error is not None:
         return decode_failure(record.error).message
     return ""

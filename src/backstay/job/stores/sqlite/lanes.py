@@ -1,6 +1,7 @@
-"""Lanes and rate budgets: the sources that a claim reads pending jobs from.
+"""Lanes, from which a claim reads pending jobs, and budgets, which say how many of them a rate limit lets start.
 
-A lane is the index partition of the pending jobs of one queue, label set and rate, ordered by rank.
+A lane is the index partition of the pending jobs of one queue, label set and rate, ordered by rank (due time minus
+priority).
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ CLAIM = load("claim")
 #: The largest number of rows that one read of a lane fetches.
 LARGEST_CHUNK = 256
 
-# Column positions in the rows of `first` and `more`.
+# Column positions in the rows of the statements `first` and `more`.
 RANK, NUM, ID, KIND, ATTEMPT, RUN, FLAGS, CKEY, CLIMIT, UNIQ = 0, 1, 2, 3, 4, 11, 14, 15, 16, 17
 
 
 class Budget:
-    """The remaining starts of one rate bucket (GCRA): one more every `period`, at most `burst` at once."""
+    """How many jobs a rate bucket lets start (GCRA): one more every `period` µs, at most `burst` at once. `tat` is
+    GCRA's theoretical arrival time, `left` the number of remaining starts.
+    """
 
     __slots__ = ("_now", "burst", "charged", "left", "period", "tat")
 
@@ -43,8 +46,8 @@ class Budget:
 
 
 class Lane:
-    """A cursor over the pending jobs of a lane. Each read is twice as large as the last, because a second read means
-    that most jobs of the first one could not start.
+    """A cursor over the pending jobs of a lane. It reads them in chunks, each twice as large as the one before. A claim
+    needs a further chunk only if most jobs of the earlier chunks could not start, so it may have to read many more.
     """
 
     __slots__ = ("_at", "_changes", "_chunk", "_num", "_rows", "budgets")
@@ -58,24 +61,26 @@ class Lane:
         self.budgets = budgets
 
     def read(self, chunk: int) -> list[tuple[Any, ...]]:
-        """Return the first rows of the lane."""
+        """Return the first `chunk` rows of the lane, one per pending job."""
         if chunk != self._chunk:
             self._chunk = chunk
             self._rows = self._changes.db.execute(CLAIM["first"], (self._num, chunk)).fetchall()
         return self._rows
 
     def open(self, chunk: int) -> tuple[Any, ...] | None:
+        """Return the first row of the lane, or None if it is empty."""
         self.read(chunk)
         return self._rows[0] if self._rows else None
 
     def next(self) -> tuple[Any, ...] | None:
+        """Return the next row of the lane, or None at its end."""
         self._at += 1
         if self._at < len(self._rows):
             return self._rows[self._at]
         if len(self._rows) < self._chunk:
             return None
-        place = self._rows[-1][RANK], self._rows[-1][ID]
+        after = self._rows[-1][RANK], self._rows[-1][ID]
         self._chunk = min(2 * self._chunk, LARGEST_CHUNK)
-        self._rows = self._changes.db.execute(CLAIM["more"], (self._num, *place, self._chunk)).fetchall()
+        self._rows = self._changes.db.execute(CLAIM["more"], (self._num, *after, self._chunk)).fetchall()
         self._at = 0
         return self._rows[0] if self._rows else None

@@ -1,4 +1,4 @@
-"""Check and encode new jobs before their transaction begins, so the write lock is held for SQL only."""
+"""Check and encode new jobs before their transaction begins, so that the write lock is held for SQL statements only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from backstay.job.stores.sqlite.columns import (
     json_text,
 )
 
-#: SQLite integers have 64 bits; times stay below this, so the sum of two fits.
+#: Times and other numbers of a job must be below this. SQLite integers have 64 bits, and the sum of several such
+#: numbers (a time plus a retention) must fit into one.
 LARGEST = 2**61
-#: Larger arguments (bytes) are stored in `backstay_job_body`, since every state change rewrites the job's row.
+#: Arguments of more bytes are stored in `backstay_job_body`, since every state change rewrites the job's row.
 LARGE = 1000
 
 
 class Kind(NamedTuple):
-    """The attributes that jobs of one kind share, in the order of the statements in kind.sql."""
+    """The attributes that all jobs of a kind share, in the order in which the statements of kind.sql take them."""
 
     queue: str
     labels: str
@@ -33,7 +34,7 @@ class Kind(NamedTuple):
     period: int
     burst: int
     type: str
-    #: 1: the jobs belong to runs that are stored.
+    #: 1 if the jobs belong to stored runs, else 0.
     runs: int = 0
 
 
@@ -47,7 +48,7 @@ class PreparedJob(NamedTuple):
 
 
 def require_storable(what: str, *texts: str) -> None:
-    """Raise ConfigError for text that SQLite would reject inside the transaction."""
+    """Raise ConfigError for text that SQLite would reject inside the transaction, because it is not valid Unicode."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
@@ -55,7 +56,7 @@ def require_storable(what: str, *texts: str) -> None:
 
 
 def prepare(job: NewJob) -> PreparedJob:
-    """Check and encode a job. Raises ConfigError for what SQLite would reject inside the transaction."""
+    """Check and encode a job. Raises ConfigError for values that SQLite would reject inside the transaction."""
     if not -LARGEST_PRIORITY <= job.priority <= LARGEST_PRIORITY:
         raise ConfigError(
             f"priority {job.priority} of job {job.id} is out of range: use -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}"
@@ -105,7 +106,7 @@ def flags_of(job: NewJob) -> int:
 
 
 def mark_in_run(prepared: PreparedJob) -> PreparedJob:
-    """Mark a job whose run is stored, so its record is kept as long as the run."""
+    """Mark a job as part of a stored run, so that it is deleted together with the run."""
     if prepared.kind.runs:
         return prepared
     return PreparedJob(prepared.job, Kind(*prepared.kind[:-1], 1), prepared.uniq, prepared.flags | IN_RUN)

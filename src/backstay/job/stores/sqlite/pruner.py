@@ -1,4 +1,4 @@
-"""Purge and prune: delete final jobs in bounded batches, with all rows that belong to them."""
+"""Purge and prune: delete final jobs and finished runs, with all rows that belong to them, up to a number per call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from backstay.job.stores.sqlite.columns import (
     HAS_OUTPUTS,
     json_text,
 )
-from backstay.job.stores.sqlite.query.listing import oldest
+from backstay.job.stores.sqlite.query.listing import list_oldest
 from backstay.job.stores.sqlite.statements import load
 
 PURGE = load("purge")
 PRUNE = load("prune")
-#: Statements that delete the dependent rows of a job, by the flag that says it has them.
+#: Pairs of a job's flag and a statement of purge.sql. The flag says that the job has rows in another table; the
+#: statement deletes these rows, and is run only for jobs with the flag.
 DEPENDENT_ROWS = (
     (HAS_BODY, "body"),
     (HAS_BLOCKERS, "waits"),
@@ -30,17 +31,18 @@ DEPENDENT_ROWS = (
     (HAS_FILES, "parts"),
     (HAS_FILES, "files"),
 )
-#: How long (µs) a worker without heartbeat stays registered.
+#: How long (µs) a worker stays registered after its last heartbeat.
 WORKER_LIFE = 86_400_000_000
 
 
 def purge(changes: Changes, state: int, queue: str, limit: int) -> int:
-    return _delete_ids(changes, oldest(changes, state, queue, limit))
+    return _delete_ids(changes, list_oldest(changes, state, queue, limit))
 
 
 def prune(changes: Changes, keep: int, limit: int) -> int:
-    """Delete expired jobs and runs, and completed jobs above `keep`; also expired unique windows, rate buckets,
-    exchange replies, workers and tokens. Returns the number of deleted jobs and runs.
+    """Delete jobs and runs past their retention. If more than `keep` completed jobs are left, delete the oldest of
+    them. Also delete what has expired: unique keys with a time window, rate buckets, stored replies to exchanges,
+    workers and tokens. Returns the number of deleted jobs and runs.
     """
     db, space, now = changes.db, changes.space, changes.now
     deleted = 0
@@ -53,7 +55,7 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
     (completed,) = db.execute(PRUNE["completed"], (space,)).fetchone()
     excess = min(completed - keep, limit - deleted)
     if excess > 0:
-        deleted += _delete_ids(changes, oldest(changes, COMPLETED, "", excess))
+        deleted += _delete_ids(changes, list_oldest(changes, COMPLETED, "", excess))
     deleted += _prune_runs(changes, limit - deleted)
     db.execute(PRUNE["windows"], (space, now, limit))
     db.execute(PRUNE["rates"], (space, now, limit))
@@ -64,13 +66,15 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
 
 
 def _prune_runs(changes: Changes, limit: int) -> int:
-    """Delete expired runs, each with all its jobs and events: a partial run is useless."""
+    """Delete expired runs, each with all its jobs and events even if that exceeds `limit`. Returns the number of
+    deleted jobs and runs.
+    """
     db = changes.db
     deleted = 0
     for num, id_ in db.execute(PRUNE["runs"], (changes.space, changes.now, max(0, limit))).fetchall():
         if deleted >= limit:
             break
-        jobs = db.execute(PRUNE["jobs_of"], (changes.space, id_)).fetchall()
+        jobs = db.execute(PRUNE["jobs_of_run"], (changes.space, id_)).fetchall()
         deleted += 1 + _delete(changes, jobs)
         for what in ("events", "doc", "run"):
             db.execute(PRUNE[what], (num,))
@@ -84,7 +88,7 @@ def _delete_ids(changes: Changes, ids: list[str]) -> int:
 
 
 def _delete(changes: Changes, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Delete jobs, given as rows of num, id, kind, state, chain, flags."""
+    """Delete jobs, given as rows of (num, id, kind, state, chain, flags). Returns their number."""
     if not rows:
         return 0
     db = changes.db

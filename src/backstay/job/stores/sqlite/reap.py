@@ -1,5 +1,5 @@
-"""Reap expired leases and make scheduled jobs due. Any number of processes may do it concurrently: each job is reaped
-by one of them.
+"""Reap expired leases and make due jobs pending. Any number of processes may do so concurrently: each job is
+reaped by only one of them.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from backstay.job.model import Failure
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
-    CANCEL_WANTED,
+    CANCEL_REQUESTED,
     CANCELLED,
     FAILED,
     PENDING,
@@ -23,8 +23,10 @@ REAP = load("reap")
 
 
 def reap(changes: Changes, limit: int) -> None:
-    """Retry, fail or cancel jobs whose lease expired. A retried job keeps its due time, so it is claimed early."""
-    records = [JobRecord._make(row) for row in changes.db.execute(REAP["ended"], (changes.space, changes.now, limit))]
+    """Retry, fail or cancel jobs whose lease expired. A retried job keeps its due time and with it its rank, so it is
+    claimed before newer jobs.
+    """
+    records = [JobRecord._make(row) for row in changes.db.execute(REAP["expired"], (changes.space, changes.now, limit))]
     if not records:
         return
     finisher = Finisher(changes)
@@ -33,7 +35,7 @@ def reap(changes: Changes, limit: int) -> None:
         why = f"worker {record.worker} did not renew its lease"
         changes.record_lease_expiry(record.run, record.id, record.attempt, record.worker, why)
         error = encode(Failure(kind="LeaseExpired", message=why, attempt=record.attempt, at=changes.now))
-        if record.flags & CANCEL_WANTED:
+        if record.flags & CANCEL_REQUESTED:
             wanted = decode_failure(record.error).message if record.error is not None else ""
             finisher.end(record, CANCELLED, record.error, wanted)
         elif record.attempt > record.retries:
@@ -44,10 +46,10 @@ def reap(changes: Changes, limit: int) -> None:
 
 
 def make_due(changes: Changes, limit: int) -> None:
-    """Make scheduled jobs pending whose due time has passed."""
+    """Make scheduled jobs pending whose due time has come."""
     rows = changes.db.execute(REAP["due"], (changes.space, changes.now, limit)).fetchall()
     if not rows:
         return
     for num, kind, id_, run, attempt in rows:
         changes.record_transition(num, id_, kind, run, SCHEDULED, PENDING, attempt)
-    changes.db.executemany(REAP["ready"], [(row[0],) for row in rows])
+    changes.db.executemany(REAP["make_pending"], [(row[0],) for row in rows])

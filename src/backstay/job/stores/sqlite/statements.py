@@ -1,4 +1,4 @@
-"""Load the SQL statements of the store: one file per operation below `sql/`, each with named statements."""
+"""Load the SQL statements of the store. Each store operation has a file below `sql/` with named statements."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 SQL = files("backstay.job.stores.sqlite").joinpath("sql")
-#: Folders of statements; file names are unique over all of them.
+#: Folders of SQL files. A file's name is unique over all of them.
 FOLDERS = ("jobs", "runs", "records")
 _NAME = re.compile(r"(?m)^-- name: (\w+)$")
 _COMMENT = re.compile(r"(?m)^\s*--.*\n")
 
 
 def load(verb: str) -> dict[str, str]:
-    """Return the statements of an operation by name, without comments: the text is the key of sqlite3's statement
-    cache.
+    """Return the statements of a store operation by name. Comments are removed, because sqlite3 caches prepared
+    statements by their text, which should be short.
     """
     _, *parts = _NAME.split(_find(verb).read_text())
     return {
@@ -24,5 +24,5 @@ def load(verb: str) -> dict[str, str]:
 
 
 def _find(verb: str) -> Traversable:
-    """Find the file of an operation in one of the folders."""
+    """Return the SQL file of a store operation."""
     return next(file for folder in FOLDERS if (file := SQL.joinpath(folder, f"{verb}.sql")).is_file())

@@ -1,8 +1,8 @@
-"""The job store on SQLite: every operation is part of one transaction, on the engine's writer or the caller's
-connection.
+"""The job store on SQLite. A store operation runs inside one transaction, on the connection of the engine's writer or
+of the caller.
 
-The store keeps no state outside the tables, so any connection to the file can run an operation. Encoding and checks
-happen when the operation is created, before the transaction begins.
+All state is in the tables, so any connection to the file can run an operation. Values are encoded and checked when the
+operation is created, before the transaction begins.
 """
 
 from __future__ import annotations
@@ -13,32 +13,28 @@ from typing import TypeVar
 
 from backstay.engine.base import Micros, Op, StoreOperation, Wake
 from backstay.errors import ConfigError
+from backstay.job.exchange import Delivery, ExchangeCommand, ExchangeReply, Renewal, RenewalVerdict
 from backstay.job.model import (
     FINAL,
-    Delivery,
     Enqueued,
-    ExchangeCommand,
-    ExchangeReply,
     Job,
     JobResult,
     LogLine,
     NewJob,
     Queue,
-    Rate,
-    Renewal,
-    RenewalVerdict,
+    StartRate,
     State,
     Tick,
-    Worker,
+    WorkerRecord,
 )
 from backstay.job.run_model import Artifact, Definition, EventPage, NewRun, Run, RunEvent, RunStatus, TokenRecord
 from backstay.job.stores.sqlite import admin, pruner, queues
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import NUMBERS, encode, json_text
-from backstay.job.stores.sqlite.ending import deliver
 from backstay.job.stores.sqlite.enqueue import Enqueuer
 from backstay.job.stores.sqlite.exchange import exchange, next_due
 from backstay.job.stores.sqlite.finish_batch import FinishBatch
+from backstay.job.stores.sqlite.finish_effects import deliver
 from backstay.job.stores.sqlite.prepared import prepare, require_storable
 from backstay.job.stores.sqlite.query import get, listing
 from backstay.job.stores.sqlite.reap import make_due, reap
@@ -51,7 +47,9 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """`backstay.job.store.Store` on SQLite. `prefix` prefixes the hub channels of its announcements."""
+    """`backstay.job.store.Store` on SQLite. `prefix`: the prefix of the hub channels on which it announces the ends of
+    jobs and the events of runs.
+    """
 
     shards = 1
     announces, announcement_gap = False, 0.0
@@ -65,6 +63,8 @@ class SqliteStore:
         self._prefix = prefix
 
     def _op(self, verb: Callable[[Changes], T], *, reads: bool = False) -> Op[T]:
+        """Wrap a function as a StoreOperation for the engine. `reads`: the function changes nothing."""
+
         def work(db: sqlite3.Connection, now: Micros, wakes: list[Wake]) -> T:
             return verb(Changes(db, self._space, self._prefix, now, wakes, reads=reads))
 
@@ -85,8 +85,8 @@ class SqliteStore:
         return self._op(verb)
 
     def exchange(self, command: ExchangeCommand) -> Op[ExchangeReply]:
-        ends = FinishBatch(command.finishes)
-        return self._op(lambda changes: exchange(changes, command, ends))
+        finishes = FinishBatch(command.finishes)
+        return self._op(lambda changes: exchange(changes, command, finishes))
 
     def renew(self, shard: int, worker: str, lease: Micros, leases: Sequence[Renewal]) -> Op[list[RenewalVerdict]]:
         ids = json_text([renewal.job for renewal in leases])
@@ -100,8 +100,8 @@ class SqliteStore:
 
         return self._op(verb)
 
-    def undelivered(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
-        """Return nothing: with one shard, no job waits for a chain of another."""
+    def read_outbox(self, shard: int, limit: int = 1000) -> Op[list[Delivery]]:
+        """Return an empty list: there is one shard, so no job waits for a chain of another shard."""
         return self._op(lambda _: [], reads=True)
 
     def deliver(self, shard: int, deliveries: Sequence[Delivery]) -> Op[dict[str, int]]:
@@ -114,7 +114,7 @@ class SqliteStore:
 
         return self._op(verb)
 
-    def delivered(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
+    def ack_deliveries(self, shard: int, deliveries: Sequence[Delivery]) -> Op[None]:
         return self._op(lambda _: None, reads=True)
 
     # ── administration ──
@@ -134,7 +134,7 @@ class SqliteStore:
     def pause(self, queue: str, *, paused: bool) -> Op[None]:
         return self._op(lambda changes: queues.pause(changes, queue, paused=paused))
 
-    def limit_queue(self, queue: str, rate: Rate | None) -> Op[None]:
+    def limit_queue(self, queue: str, rate: StartRate | None) -> Op[None]:
         return self._op(lambda changes: queues.limit(changes, queue, rate))
 
     # ── queries ──
@@ -184,14 +184,14 @@ class SqliteStore:
 
     # ── workers, cron, pruning ──
 
-    def heartbeat(self, worker: Worker) -> Op[None]:
+    def heartbeat(self, worker: WorkerRecord) -> Op[None]:
         doc = encode(worker)
         return self._op(lambda changes: workers.heartbeat(changes, worker.id, doc))
 
     def unregister_worker(self, worker: str) -> Op[None]:
         return self._op(lambda changes: workers.unregister(changes, worker))
 
-    def workers(self) -> Op[list[Worker]]:
+    def workers(self) -> Op[list[WorkerRecord]]:
         return self._op(workers.workers, reads=True)
 
     def ticks(self, names: Sequence[str]) -> Op[dict[str, Micros]]:
@@ -244,20 +244,20 @@ class SqliteStore:
         return self._op(lambda changes: definitions.get(changes, workflow, version), reads=True)
 
     def list_definitions(self, *, after: str = "", limit: int = 100) -> Op[list[Definition]]:
-        return self._op(lambda changes: definitions.newest(changes, after, max(0, limit)), reads=True)
+        return self._op(lambda changes: definitions.list_newest(changes, after, max(0, limit)), reads=True)
 
     def put_artifact(self, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> Op[bool]:
         require_storable("the name of an artifact", artifact.name, artifact.digest)
         return self._op(lambda changes: artifacts.put(changes, artifact, fence, part, data, last=last))
 
     def list_artifacts(self, job: str) -> Op[list[Artifact]]:
-        return self._op(lambda changes: artifacts.of_job(changes, job), reads=True)
+        return self._op(lambda changes: artifacts.list_artifacts(changes, job), reads=True)
 
     def read_artifact(self, job: str, name: str, part: int) -> Op[bytes | None]:
         return self._op(lambda changes: artifacts.read(changes, job, name, part), reads=True)
 
     def put_token(self, token: TokenRecord) -> Op[None]:
-        require_storable("the name of a token", token.id, token.role, token.name)
+        require_storable("the name of a token", token.id, token.role, token.name, token.owner)
         return self._op(lambda changes: tokens.put(changes, token))
 
     def drop_token(self, token: str) -> Op[bool]:
@@ -265,3 +265,6 @@ class SqliteStore:
 
     def tokens(self) -> Op[list[TokenRecord]]:
         return self._op(tokens.tokens, reads=True)
+
+    def put_secret(self, name: str, value: bytes) -> Op[bytes]:
+        return self._op(lambda changes: tokens.put_secret(changes, name, value))

@@ -1,1 +1,1 @@
-"""Running the attempts of jobs: on the event loop, in threads and in child processes."""
+"""Runs the attempts of jobs: on the event loop, in threads and in child processes."""

@@ -22,20 +22,21 @@ from backstay.job.api import context
 from backstay.job.api.context import JobContext
 from backstay.job.api.definition import BaseJobType
 from backstay.job.api.retry import Cancel, Outcome, Retry, Snooze
+from backstay.job.exchange import Claimed
 from backstay.job.ids import lease_id
-from backstay.job.model import Claimed, NewJob
+from backstay.job.model import NewJob
 from backstay.job.worker.execution import child_protocol
 from backstay.job.worker.execution.child_protocol import (
     HEAD,
     MAIN,
     Boot,
-    Done,
-    Failed,
+    HandlerFailed,
+    HandlerReturned,
     Interrupt,
     LogWritten,
     OutcomeRequested,
-    Progress,
-    Run,
+    ProgressReported,
+    RunHandler,
     ToWorker,
     frame,
     read_to_child,
@@ -47,13 +48,14 @@ FOREVER = float("inf")
 
 
 class ChildAttempt:
-    """The child's side of an attempt; the worker process renews its lease."""
+    """An attempt as the child process knows it. The worker process renews its lease."""
 
     def __init__(self, job: Claimed, ttl: float) -> None:
         self.job = job
         self.ttl = ttl
         self.started = steady()
-        #: The worker reports the loss of the lease, so no deadline is kept here.
+        #: The child process never ends the attempt because of its lease: the worker process watches the lease, and
+        #: sends a message if it is lost.
         self.deadline = FOREVER
         self.why = ""
         self.reason = ""
@@ -74,11 +76,11 @@ class ChildAttempt:
 
 
 class ChildMain:
-    """Reads messages on a thread and runs handlers on the main thread."""
+    """Reads the worker's messages on a thread of its own and runs handlers on the main thread."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._runs: SimpleQueue[Run] = SimpleQueue()
+        self._runs: SimpleQueue[RunHandler] = SimpleQueue()
         self._sending = threading.Lock()
         self._attempt: ChildAttempt | None = None
         self._boot = Boot([], [], "")
@@ -92,12 +94,12 @@ class ChildMain:
     def _read(self) -> None:
         try:
             while True:
-                raw = self._exactly(int.from_bytes(self._exactly(HEAD)))
+                raw = self._read_exactly(int.from_bytes(self._read_exactly(HEAD)))
                 match message := read_to_child(raw):
                     case Boot():
                         self._boot = message
                         spawn.prepare({"sys_path": message.path, "sys_argv": message.argv, "dir": message.directory})
-                    case Run():
+                    case RunHandler():
                         self._runs.put(message)
                     case Interrupt():
                         if (attempt := self._attempt) is not None:
@@ -105,10 +107,10 @@ class ChildMain:
                             attempt.why = message.why
                             if attempt.lease is not None and message.why == "lost":
                                 attempt.lease.lose(message.reason)
-        finally:  # the worker is gone, so no outcome can be reported
+        finally:  # the worker has ended, so no outcome can be reported
             os._exit(0)
 
-    def _exactly(self, length: int) -> bytes:
+    def _read_exactly(self, length: int) -> bytes:
         parts: list[bytes] = []
         while length:
             part = self._connection.recv(min(length, 1 << 20))
@@ -122,7 +124,7 @@ class ChildMain:
         with self._sending:
             self._connection.sendall(frame(message))
 
-    def _run(self, run: Run) -> ToWorker:
+    def _run(self, run: RunHandler) -> ToWorker:
         attempt = self._attempt = ChildAttempt(run.job, run.ttl)
         try:
             if run.module == MAIN and not self._has_main:
@@ -139,22 +141,22 @@ class ChildMain:
                 context.leave(token)
             if isinstance(value, Outcome):
                 raise value
-            return Done(definition.encode_result(value), attempt.outputs, attempt.next)
+            return HandlerReturned(definition.encode_result(value), attempt.outputs, attempt.next)
         except Outcome as outcome:
             return _outcome_message(outcome)
         except BaseException as error:  # noqa: BLE001 - sys.exit() ends the handler, not the child process
             failure = describe_failure(error, run.job.attempt)
-            return Failed(failure.kind, failure.message, failure.trace, isinstance(error, NOT_RETRYABLE))
+            return HandlerFailed(failure.kind, failure.message, failure.trace, isinstance(error, NOT_RETRYABLE))
         finally:
             self._attempt = None
 
-    # AttemptSink: forwards logs and progress to the worker.
+    # The methods of `AttemptSink`: they forward a handler's log lines and progress to the worker.
 
     def log(self, attempt: Any, data: str, stream: str) -> None:
         self._send(LogWritten(data, stream))
 
     def report_progress(self, attempt: Any) -> None:
-        self._send(Progress(attempt.progress))
+        self._send(ProgressReported(attempt.progress))
 
 
 def _outcome_message(outcome: Outcome) -> OutcomeRequested:
@@ -170,8 +172,8 @@ def _outcome_message(outcome: Outcome) -> OutcomeRequested:
 
 
 def _import_main(boot: Boot) -> None:
-    """Import the program's main module the way multiprocessing does. Only for jobs defined in it: its top-level code
-    runs again.
+    """Import the program's main module as multiprocessing does. This runs its top-level code again, so it is done only
+    for jobs that are defined in that module.
     """
     if boot.main_name:
         spawn.prepare({"init_main_from_name": boot.main_name})
@@ -180,7 +182,7 @@ def _import_main(boot: Boot) -> None:
 
 
 def _find(module: str, name: str) -> BaseJobType[Any, Any]:
-    """Return the job type at `name` in `module`. Raises ConfigError if there is none."""
+    """Return the job type with the qualified name `name` in `module`. Raises ConfigError if there is none."""
     found: Any = sys.modules["__main__"] if module == "__main__" else importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -193,7 +195,7 @@ def _find(module: str, name: str) -> BaseJobType[Any, Any]:
 
 
 def main() -> None:
-    # The worker decides when this process ends, but Ctrl-C and SIGTERM reach the whole process group.
+    # Ctrl-C and SIGTERM reach the whole process group, but the worker decides when this process ends: ignore them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     child_protocol.in_child = True

@@ -6,20 +6,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from backstay.job.model import Claimed, NewJob
+from backstay.job.exchange import Claimed
+from backstay.job.model import NewJob
 
 #: Size of the length prefix, in bytes.
 HEAD = 4
 
-#: The name of the program's main module in a child, so that its `if __name__ == "__main__"` block does not run.
+#: The name under which a child imports the program's main module, so that its `if __name__ == "__main__"` block does
+#: not run.
 MAIN = "__mp_main__"
 
-#: Whether this process is a child. A child must not run a worker: see `Worker.run`.
+#: Whether this process is a worker's child. It must not run a worker itself: see `Worker.run`.
 in_child = False
 
 
 class Boot(msgspec.Struct, tag="boot"):
-    """Configures the child: the module search path and the main module."""
+    """The first message to a child: module search path, command line arguments, directory and main module of the
+    worker's program.
+    """
 
     path: list[str]
     argv: list[str]
@@ -28,8 +32,8 @@ class Boot(msgspec.Struct, tag="boot"):
     main_path: str = ""
 
 
-class Run(msgspec.Struct, tag="run"):
-    """Runs the handler of a job."""
+class RunHandler(msgspec.Struct, tag="run"):
+    """To the child: run the handler `name` of `module` for this job."""
 
     module: str
     name: str
@@ -38,25 +42,29 @@ class Run(msgspec.Struct, tag="run"):
 
 
 class Interrupt(msgspec.Struct, tag="interrupt"):
-    """Asks the running handler to end."""
+    """To the child: the running handler must end. `why`: "timeout", "cancelled", "stopping" or "lost" (the lease is
+    lost).
+    """
 
     why: str
     reason: str
 
 
 class LogWritten(msgspec.Struct, tag="say"):
-    """A line for the job's log."""
+    """From the child: the handler wrote a line to the job's log."""
 
     data: str
     stream: str
 
 
-class Progress(msgspec.Struct, tag="progress"):
+class ProgressReported(msgspec.Struct, tag="progress"):
+    """From the child: the handler reported its progress, from 0 to 1."""
+
     fraction: float
 
 
-class Done(msgspec.Struct, tag="done"):
-    """The handler returned; `result` is encoded."""
+class HandlerReturned(msgspec.Struct, tag="done"):
+    """From the child: the handler returned; `result` is encoded."""
 
     result: bytes
     outputs: dict[str, str] | None = None
@@ -64,15 +72,17 @@ class Done(msgspec.Struct, tag="done"):
 
 
 class OutcomeRequested(msgspec.Struct, tag="asked"):
-    """The handler returned or raised Retry, Snooze or Cancel. `seconds` below 0: use the job's backoff."""
+    """From the child: the handler returned or raised Retry, Snooze or Cancel. If `seconds` is negative, the job's
+    backoff decides when it is retried.
+    """
 
     kind: str
     seconds: float
     reason: str
 
 
-class Failed(msgspec.Struct, tag="failed"):
-    """The handler raised. `pointless`: a retry would fail the same way."""
+class HandlerFailed(msgspec.Struct, tag="failed"):
+    """From the child: the handler raised an exception. `pointless`: a retry would fail in the same way."""
 
     kind: str
     message: str
@@ -80,8 +90,8 @@ class Failed(msgspec.Struct, tag="failed"):
     pointless: bool = False
 
 
-ToChild = Boot | Run | Interrupt
-ToWorker = LogWritten | Progress | Done | OutcomeRequested | Failed
+ToChild = Boot | RunHandler | Interrupt
+ToWorker = LogWritten | ProgressReported | HandlerReturned | OutcomeRequested | HandlerFailed
 
 _encode = msgspec.msgpack.Encoder().encode
 read_to_child: Callable[[bytes], ToChild] = msgspec.msgpack.Decoder(ToChild).decode

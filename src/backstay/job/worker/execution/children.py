@@ -20,13 +20,13 @@ from backstay.job.worker.execution.child_protocol import (
     HEAD,
     MAIN,
     Boot,
-    Done,
-    Failed,
+    HandlerFailed,
+    HandlerReturned,
     Interrupt,
     LogWritten,
     OutcomeRequested,
-    Progress,
-    Run,
+    ProgressReported,
+    RunHandler,
     ToChild,
     frame,
     read_to_worker,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from backstay.job.api.context import AttemptSink
     from backstay.job.worker.execution.attempt import Attempt
 
-#: Seconds that `close` waits for a child to exit before it kills it.
+#: Seconds that `close` waits for a child to exit before it kills the child.
 EXIT_WAIT = 2.0
 
 
@@ -64,12 +64,15 @@ class ChildProcess:
         self._writer.write(frame(message))
 
     async def run(self, attempt: Attempt, sink: AttemptSink) -> EncodedResult:
-        """Run the attempt's handler. Raises its Outcome, HandlerError for its exception, ProcessDied on a crash."""
+        """Run the attempt's handler in this child and return its encoded result. Raises the Outcome that the handler
+        requested (Snooze, Cancel or Retry), HandlerError for an exception of the handler, ProcessDied if the child
+        exits.
+        """
         function = attempt.definition.function
         name = getattr(function, "__qualname__", "")
         if "<" in name:
             raise ConfigError(f"another process cannot import {name}; pool='process' needs a top-level function")
-        self.send(Run(_module(function.__module__), name, attempt.job, attempt.ttl))
+        self.send(RunHandler(_module(function.__module__), name, attempt.job, attempt.ttl))
         while True:
             try:
                 head = await self._reader.readexactly(HEAD)
@@ -79,21 +82,21 @@ class ChildProcess:
             match message:
                 case LogWritten():
                     sink.log(attempt, message.data, message.stream)
-                case Progress():
+                case ProgressReported():
                     attempt.progress = message.fraction
                     sink.report_progress(attempt)
-                case Done():
+                case HandlerReturned():
                     attempt.outputs = message.outputs
                     attempt.next = message.next
                     return EncodedResult(message.result)
                 case OutcomeRequested():
                     raise _outcome(message)
-                case Failed():
+                case HandlerFailed():
                     raise HandlerError(message.kind, message.message, message.trace, pointless=message.pointless)
 
     async def _watch_exit(self, worker_end: socket.socket) -> None:
-        """Stop reading once the child has exited. Without this, a process that it forked could keep its end of the
-        socket open, and the worker would wait forever. Data that the child sent before is still read.
+        """Stop reading once the child has exited. Without this, a process forked by the handler could keep the child's
+        end of the socket open, and the worker would wait forever. What the child sent before its exit is still read.
         """
         await self.process.wait()
         with suppress(OSError):
@@ -130,12 +133,12 @@ class Children:
         self._all: set[ChildProcess] = set()
 
     async def run(self, attempt: Attempt, sink: AttemptSink) -> EncodedResult:
-        """Run an attempt's handler in a child until it ends. Raises as `ChildProcess.run`."""
+        """Run an attempt's handler in an idle or new child, as `ChildProcess.run` does."""
         attempt.on_interrupt = _ignore
         child = self._pop_idle() or await self._spawn()
         attempt.kill = child.kill
         attempt.on_interrupt = lambda: child.send(Interrupt(attempt.why, attempt.reason))
-        if attempt.why:  # interrupted while the process started
+        if attempt.why:  # the attempt was interrupted while the child process started
             attempt.on_interrupt()
         reusable = False
         try:
@@ -146,7 +149,8 @@ class Children:
             reusable = True
             raise
         finally:
-            # The attempt outlives its handler here: a later interruption must not reach the child's next job.
+            # This attempt object may outlive its job, while the child process already runs the next one. Interrupting
+            # the attempt must not end that next job.
             attempt.kill = attempt.on_interrupt = None
             if reusable and not attempt.abandoned:
                 self._idle.append(child)
@@ -156,7 +160,7 @@ class Children:
                 await child.close()
 
     def _pop_idle(self) -> ChildProcess | None:
-        """Return an idle child, if there is one. Dead ones are skipped, so that the next job does not fail for them."""
+        """Return an idle child that is alive; None if there is none. In a dead child the next job would fail."""
         while self._idle:
             child = self._idle.pop()
             if child.is_alive:
@@ -176,7 +180,7 @@ class Children:
                     env=os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
                 )
             reader, writer = await asyncio.open_connection(sock=worker_end)
-        except BaseException:  # cancelled: the child reads end-of-file and exits
+        except BaseException:  # also if cancelled: the child then reads end-of-file and exits
             worker_end.close()
             raise
         child = ChildProcess(process, reader, writer, worker_end)
@@ -203,7 +207,9 @@ def _boot() -> Boot:
 
 
 def _module(name: str) -> str:
-    """Return the name under which a child imports a module."""
+    """Return the name under which a child imports the module `name` of the worker's program. Only the main module has
+    another name there.
+    """
     return MAIN if name == "__main__" else name
 
 

@@ -1,6 +1,7 @@
-"""The executor: runs async handlers as tasks, the others in threads or child processes, and reports their outcomes.
+"""The executor: runs async handlers as tasks, other handlers in threads or child processes, and reports their outcomes.
 
-A handler can only end its own attempt, never the worker: not with any exception, sys.exit() or a dying process.
+Whatever a handler raises, and even if it calls sys.exit() or its child process dies, only its attempt ends, never the
+worker.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from backstay.errors import BackstayError
 from backstay.job.api.context import JobContext, enter
 from backstay.job.api.middleware import MIDDLEWARE
 from backstay.job.api.registry import INTERNAL_JOB_TYPES, JOB_TYPES
+from backstay.job.exchange import Claimed, ExchangeReply
 from backstay.job.flows import send
-from backstay.job.model import Claimed, ExchangeReply, Finish
+from backstay.job.model import Finish
 from backstay.job.reserved import INTERNAL
 from backstay.job.worker.execution import outcome
 from backstay.job.worker.execution.attempt import FOREVER, Attempt
 from backstay.job.worker.execution.children import Children
 from backstay.job.worker.execution.inject_results import inject_results
 from backstay.job.worker.execution.log_buffer import LogBuffer
-from backstay.job.worker.execution.outcome import Abandoned, HandlerError
+from backstay.job.worker.execution.outcome import HandlerAbandoned, HandlerError
 from backstay.job.worker.execution.threads import Threads
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("backstay")
 
-#: The definition of attempts that are released without being run.
+#: Passed as the job type (`Attempt.definition`) of an attempt whose handler never runs, because its job is released or
+#: snoozed at once.
 _NEVER_RUN: Any = None
 
 
@@ -60,12 +63,12 @@ class Executor:
         self._store = store
         self._slots = slots
         self._lease = lease
-        #: Seconds that an interrupted handler has to end.
+        #: A handler that still runs this many seconds after its interruption is abandoned.
         self.grace = grace
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(self._loop)
         self._children = Children()
-        #: Tasks without a waiter: abandoned handlers, and log flushes of finished ones.
+        #: Tasks that nothing awaits: abandoned handlers, and the storing of logs and outputs of ended handlers.
         self._orphans: set[asyncio.Task[Any]] = set()
         self._jobs = core.services.get(JOB_TYPES)
         self._internals = core.services.get(INTERNAL_JOB_TYPES)
@@ -75,14 +78,14 @@ class Executor:
     # ── starting ──
 
     def start(self, reply: ExchangeReply, shard: int, sent: float) -> None:
-        """Run the jobs of an exchange, or release them if the worker is stopping."""
+        """Start claimed jobs as soon as slots are free, or release them if the worker is stopping."""
         if self.producer.claiming:
             self.prefetcher.put(reply.jobs, shard, sent)
         else:
             self.release_jobs(reply.jobs, shard, sent)
 
     def begin(self, claimed: Sequence[Claimed], shard: int, sent: float) -> None:
-        """Start jobs, one per free slot: the caller has checked that there are enough."""
+        """Start jobs at once. The caller has checked that there are enough free slots."""
         slots, leased, jobs, internals = self._slots, self._slots.leased, self._jobs, self._internals
         create_task, lease = self._loop.create_task, self._lease
         now = steady()
@@ -128,7 +131,7 @@ class Executor:
         self.on_started(claimed)
 
     def release_jobs(self, claimed: Sequence[Claimed], shard: int, sent: float) -> None:
-        """Release jobs without running them: the worker is stopping, or they were prefetched too early."""
+        """Release jobs without running them: the worker is stopping, or no slot became free for prefetched jobs."""
         for job in claimed:
             attempt = Attempt(job, _NEVER_RUN, shard, self._lease, sent)
             attempt.finish = Finish(job=job.id, fence=job.fence, kind="release")
@@ -142,8 +145,9 @@ class Executor:
         leased[attempt.job.id] = attempt
 
     def _supersede(self, attempt: Attempt) -> None:
-        """Mark an attempt as lost whose job this worker has claimed again: its lease expired unnoticed. It keeps its
-        slot until its handler has ended.
+        """Mark an older attempt as lost, because this worker has claimed the same job again: the lease of the older
+        attempt had expired without this worker noticing it. The older attempt keeps its slot until its handler has
+        ended.
         """
         self.lose_lease(attempt, "the lease expired and this worker claimed the job again")
         self._slots.superseded = [each for each in (*self._slots.superseded, attempt) if not each.is_over]
@@ -176,7 +180,7 @@ class Executor:
             self._finish(attempt, value, None)
 
     async def _run_with_middleware(self, attempt: Attempt) -> None:
-        """Run any handler inside the middleware."""
+        """Run a handler of any kind (async, in a thread, in a child process) inside the middleware, if there is any."""
         enter((attempt, self))
         try:
             call: Callable[[], Awaitable[Any]] = partial(self._call, attempt)
@@ -206,7 +210,8 @@ class Executor:
             if not future.done():
                 future.set_result((value, error))
 
-        # A thread cannot be stopped: it checks `ctx.cancelled` or calls `ctx.check()`, or it is abandoned.
+        # A thread cannot be stopped from outside. Its handler must check `ctx.cancelled` or call `ctx.check()`;
+        # otherwise it is abandoned.
         attempt.on_interrupt = _ignore
         handler = partial(attempt.call_leased, partial(definition.function, *args, **kwargs))
         thread_call = self._threads.call(copy_context(), handler, on_result)
@@ -218,7 +223,7 @@ class Executor:
         return value
 
     def _is_shutdown(self, attempt: Attempt, error: BaseException) -> bool:
-        """Whether the event loop was closed under the handler, so that no outcome can be reported."""
+        """Whether the handler ended because the event loop was closed, so that no outcome can be reported."""
         if not isinstance(error, GeneratorExit):
             return False
         try:
@@ -249,7 +254,9 @@ class Executor:
         self.producer.finish(attempt)
 
     async def _flush_then_finish(self, attempt: Attempt, finish: Finish) -> None:
-        """Store the attempt's log and outputs before its outcome: afterwards its lease is gone."""
+        """Store the attempt's log and outputs, then report its outcome. In this order, because only the holder of the
+        lease may store them, and the outcome ends the lease.
+        """
         job = attempt.job
         try:
             if attempt.log_buffer is not None:
@@ -260,7 +267,7 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - the attempt must finish after any error, or its slot is lost
             log.warning("the log or outputs of %s could not be stored: %s", attempt.name, error)
             if finish.kind == "complete":
-                finish = outcome.stamp_failure(outcome.finish_unstored(attempt, error), self._core.engine.now())
+                finish = outcome.stamp_failure(outcome.retry_or_fail(attempt, error), self._core.engine.now())
         if attempt.abandoned:
             return
         self._slots.vacate()
@@ -294,22 +301,22 @@ class Executor:
             self.timeouts.arm(attempt.abandon_at)
 
     def stop(self, grace: float) -> None:
-        """Interrupt all running handlers and release their jobs: the worker is stopping."""
-        for attempt in self._slots.running():
+        """Interrupt all running handlers, because the worker is stopping. Their jobs are then released."""
+        for attempt in self._slots.running_attempts():
             if not attempt.interrupt("stopping", "the worker is stopping", grace):
                 attempt.abandon_at = min(attempt.abandon_at, steady() + grace)
             self.timeouts.arm(attempt.abandon_at)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Stop waiting for an interrupted handler: its attempt finishes now and its slot is free. The handler may still
-        run, but its outcome is ignored.
+        """Stop waiting for an interrupted handler: its attempt ends now and its slot is free. A handler in a thread may
+        still run, but its outcome is ignored; a child process is killed.
         """
         if attempt.is_over:
             return
         how = (
             "it was killed" if attempt.definition.pool == "process" else "it may still run, but its outcome is ignored"
         )
-        error = Abandoned(f"it did not end within {self.grace:g} s of its interruption; {how}")
+        error = HandlerAbandoned(f"it did not end within {self.grace:g} s of its interruption; {how}")
         finish = outcome.finish_error(attempt, error)
         attempt.abandoned = True
         log.warning("%s was abandoned (%s): %s", attempt.name, attempt.why, error)
@@ -372,8 +379,8 @@ def _ignore() -> None:
 
 
 def _detach_task(task: asyncio.Task[Any]) -> None:
-    """Make the event loop forget a handler that swallows its cancellation. asyncio.run() would wait for it when it
-    closes the loop, and the process would never exit.
+    """Unregister the task of a handler that swallows its cancellation. Otherwise asyncio.run() would wait for the task
+    when it closes the loop, and the process would never exit.
     """
     asyncio.tasks._unregister_task(task)  # noqa: SLF001 - documented for extending asyncio
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - the abandonment is already logged

@@ -1,4 +1,4 @@
-"""Inject results of upstream jobs into a job's arguments when a worker has claimed it."""
+"""Inject the results of upstream jobs into the arguments of a workflow run's job that a worker has claimed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay.errors import BadArgument
+from backstay.job.exchange import Claimed
 from backstay.job.metadata import Fill
-from backstay.job.model import Claimed
 from backstay.job.worker.execution.outcome import read_meta
 from backstay.runtime.serialization import PLAIN_CODEC
 
 
 def inject_results(job: Claimed) -> Claimed:
-    """Return the job with the results of its blockers in its arguments; the same job if it needs none. Raises
-    BadArgument, CorruptRecord.
+    """Return the job with the results of its blockers put into its arguments; the same job if no argument refers to a
+    result. Raises BadArgument, CorruptRecord.
     """
     fills = read_meta(job).fills
     if not fills:
@@ -27,7 +27,9 @@ def inject_results(job: Claimed) -> Claimed:
 
 
 def put_results(arguments: Any, fills: tuple[Fill, ...], upstream: Mapping[str, bytes | None], what: str) -> None:
-    """Put results into `arguments`, in place. The result of a job that did not complete is None."""
+    """Put the results of upstream chains into `arguments`, in place; None for a chain that did not complete. `what`:
+    the job type, for the error message. Raises BadArgument.
+    """
     for one in fills:
         values = [_extract(upstream.get(chain), one, what) for chain in one.chains]
         place = arguments

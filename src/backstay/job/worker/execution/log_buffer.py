@@ -1,4 +1,4 @@
-"""The log buffer of an attempt: stores log lines with their job, in batches, in order, before the job finishes."""
+"""The log buffer of an attempt: stores its log lines in batches and in order, all of them before the attempt ends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from backstay.runtime.serialization import escape_surrogates
 
 log = logging.getLogger("backstay")
 
-#: Lines are sent after this many seconds, or at once when there are this many.
+#: Lines are sent PATIENCE seconds after the first of them was written, or at once when BATCH of them are buffered.
 PATIENCE, BATCH = 0.5, 200
-#: The most buffered lines. Further ones are dropped, and a line with their number is logged.
+#: The most lines that are buffered. Further lines are dropped, and a line in the job's log states how many.
 MOST_WAITING = 10_000
-#: The longest line, in characters; the rest of a longer one follows as further lines.
+#: The longest line, in characters; a longer one is split into several.
 LONGEST_LINE = 16_000
-#: Seconds between attempts while the engine is unavailable.
+#: Seconds between attempts to store lines while the engine is unavailable.
 RETRY_PAUSE = 1.0
 
 
@@ -36,15 +36,16 @@ class LogBuffer:
         self._store = store
         self._loop = loop
         self._attempt = attempt
-        #: Filled by any thread and emptied on the loop. The object is never replaced: otherwise a thread could append
-        #: to a list that has just been sent, and lose the line.
+        #: Filled by any thread and emptied on the event loop. The deque is never replaced by another: a thread could
+        #: append a line to the old one after it was sent, and the line would be lost.
         self._lines: deque[tuple[Micros, str, str]] = deque()
         self._dropped = 0
-        #: Whether a flush is planned on the loop, and whether it is an immediate one.
+        #: `_flush_planned`: a flush will run on the event loop, usually after PATIENCE seconds. `_flush_urgent`: it
+        #: will run at once, because BATCH lines are buffered.
         self._flush_planned = self._flush_urgent = False
         self._timer: asyncio.TimerHandle | None = None
         self._sending = asyncio.Lock()
-        #: The sequence number of the next line; 0: not known yet, as an earlier attempt may have written lines.
+        #: The sequence number of the next line. 0: not known yet, because earlier attempts may have stored lines.
         self._next = 0
         self._lease_lost = False
 
@@ -104,14 +105,14 @@ class LogBuffer:
                 if not self._next:
                     self._next = await self._last_seq() + 1
                 kept = await send(self._core, self._store.append_log(job.id, job.fence, lines, self._next))
-            except EngineError:
+            except BackstayError as error:
+                if not isinstance(error, EngineError) or error.is_permanent:
+                    log.warning("the log of %s cannot be stored: %s", self._attempt.name, error)
+                    return
                 if self._attempt.why == "lost":
                     return
                 await asyncio.sleep(RETRY_PAUSE)
                 continue
-            except BackstayError as error:
-                log.warning("the log of %s cannot be stored: %s", self._attempt.name, error)
-                return
             if kept:
                 self._next += len(lines)
             else:
@@ -119,7 +120,7 @@ class LogBuffer:
             return
 
     async def _last_seq(self) -> int:
-        """Return the sequence number of the last line of earlier attempts."""
+        """Return the sequence number of the last line that earlier attempts have stored; 0: there is none."""
         last = 0
         while lines := await send(self._core, self._store.read_log(self._attempt.job.id, last, 1000)):
             last = lines[-1].seq

@@ -12,26 +12,24 @@ from backstay.engine.base import Micros
 from backstay.errors import BadResult, JobTimeout, PayloadTooLarge, UnknownJob
 from backstay.job import metadata
 from backstay.job.api.retry import Cancel, Outcome, Retry, Skip, Snooze
+from backstay.job.exchange import Claimed
 from backstay.job.metadata import Meta
-from backstay.job.model import Claimed, Failure, Finish
+from backstay.job.model import Failure, Finish
 from backstay.job.worker.execution.attempt import Attempt
 from backstay.runtime.serialization import escape_surrogates
 
 #: Longest stored traceback, in characters; its end is kept, which shows where the error occurred.
 LONGEST_TRACE = 8000
 LONGEST_MESSAGE = 2000
-#: Snooze of a job with an unknown type, in seconds: the first one, doubled each time up to the second number.
+#: For how many seconds a job of an unknown type is snoozed. UNKNOWN_FIRST: the first time; each later snooze is twice
+#: as long. UNKNOWN_MOST: the longest snooze.
 UNKNOWN_FIRST, UNKNOWN_MOST = 1.0, 300.0
 #: Errors that another attempt would raise again, so the job fails at once.
 NOT_RETRYABLE = (BadResult, PayloadTooLarge)
 
 
-class Abandoned(Exception):
-    """The handler ignored its interruption. It may still run, but its outcome is not stored."""
-
-
-class HandlerExited(Exception):
-    """The handler tried to end the process."""
+class HandlerAbandoned(Exception):
+    """The handler did not end after it was interrupted. It may still run, but its outcome is not stored."""
 
 
 class ProcessDied(Exception):
@@ -39,7 +37,9 @@ class ProcessDied(Exception):
 
 
 class EncodedResult:
-    """A result that is already encoded."""
+    """A handler's result that is already encoded, so it must not be encoded again. Child processes return such results,
+    and so does the internal job that collects the results of a workflow's `flow.map` in a list.
+    """
 
     __slots__ = ("raw",)
 
@@ -48,7 +48,9 @@ class EncodedResult:
 
 
 class HandlerError(Exception):
-    """An error as it is stored: an exception of a handler in another process, or one described by its text."""
+    """Represents another exception by its class name, message and traceback text. Used for exceptions that were raised
+    in a child process, and for those after which a retry would fail in the same way (`pointless`).
+    """
 
     def __init__(self, kind: str, message: str, trace: str, *, pointless: bool = False) -> None:
         super().__init__(message)
@@ -58,7 +60,7 @@ class HandlerError(Exception):
 
 
 def describe_failure(error: BaseException, attempt: int) -> Failure:
-    """Return an exception as the store keeps it."""
+    """Return an exception as the `Failure` that is stored with the job."""
     if isinstance(error, HandlerError):
         return Failure(error.kind, _short(str(error)), error.trace[-LONGEST_TRACE:], attempt)
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
@@ -71,7 +73,10 @@ def describe_failure(error: BaseException, attempt: int) -> Failure:
         )
     message = _message_of(error)
     if not message and isinstance(error, asyncio.CancelledError):
-        message = "a task it awaited was cancelled, or the worker's event loop was stopped, but not by the worker"
+        message = (
+            "the handler was cancelled, but not by the worker: a task that it awaited was cancelled, or the event loop"
+            " was stopped"
+        )
     return Failure(type(error).__name__, _short(message), format_trace(error), attempt)
 
 
@@ -135,21 +140,23 @@ def finish_error(attempt: Attempt, error: BaseException) -> Finish | None:
         # The handler was asked to stop, so its exception does not count: a deploy uses up no attempt.
         return Finish(job=job.id, fence=job.fence, kind="release")
     if why == "cancelled":
-        return Finish(job=job.id, fence=job.fence, kind="cancel")  # the store has the reason
+        return Finish(job=job.id, fence=job.fence, kind="cancel")  # the store already has the reason
     if why == "timeout":
         late = describe_failure(
             JobTimeout(job_id=job.id, type=job.type, timeout=attempt.timeout_at - attempt.started), job.attempt
         )
-        if isinstance(error, Abandoned):
+        if isinstance(error, HandlerAbandoned):
             late = Failure(late.kind, f"{late.message}; {error}", "", job.attempt)
         elif not isinstance(error, asyncio.CancelledError):
             late = Failure(late.kind, late.message, format_trace(error), job.attempt)
         return finish_retry(attempt, late)
-    return finish_unstored(attempt, error)
+    return retry_or_fail(attempt, error)
 
 
-def finish_unstored(attempt: Attempt, error: BaseException) -> Finish:
-    """Return the outcome of an attempt of which only the error is stored: retry, unless the error would recur."""
+def retry_or_fail(attempt: Attempt, error: BaseException) -> Finish:
+    """Return the outcome of an attempt that failed with `error`: a retry, or a failure if a retry would fail in the
+    same way.
+    """
     job = attempt.job
     failure = describe_failure(error, job.attempt)
     pointless = isinstance(error, NOT_RETRYABLE) or (isinstance(error, HandlerError) and error.pointless)
@@ -159,7 +166,9 @@ def finish_unstored(attempt: Attempt, error: BaseException) -> Finish:
 
 
 def finish_retry(attempt: Attempt, failure: Failure, after: float | None = None) -> Finish:
-    """Return a retry after the given delay or the job's backoff. The store fails the job if no attempts are left."""
+    """Return a retry after `after` seconds or, if `after` is None, after the job's backoff. If no attempts are left,
+    the store makes the job fail.
+    """
     job = attempt.job
     if after is None:
         try:
@@ -173,14 +182,16 @@ def finish_retry(attempt: Attempt, failure: Failure, after: float | None = None)
 
 
 def stamp_failure(finish: Finish, now: Micros) -> Finish:
-    """Add the time to the outcome's failure, if it has one."""
+    """Return the outcome of an attempt. If it contains a failure, set the failure's time to `now`."""
     if finish.error is None:
         return finish
     return replace(finish, error=replace(finish.error, at=now))
 
 
 def snooze_unknown(job: Claimed, known: tuple[str, ...]) -> Finish:
-    """Snooze a job whose type this worker does not know: another worker may, or this one after its next deploy."""
+    """Return a snooze for a job whose type this worker does not know: another worker may know it, or this one after its
+    next deploy.
+    """
     delay = min(UNKNOWN_FIRST * 2 ** min(job.snoozes, 20), UNKNOWN_MOST)
     failure = Failure("UnknownJob", str(UnknownJob(type=job.type, known=known, job_id=job.id)), "", job.attempt)
     return Finish(job=job.id, fence=job.fence, kind="snooze", delay=int(delay * 1_000_000), error=failure)
@@ -210,7 +221,9 @@ _MOST_METAS = 1000
 
 
 def read_meta(job: Claimed) -> Meta:
-    """Return a job's metadata. Cached, because most jobs of a type carry the same bytes."""
+    """Return a job's decoded metadata (job/metadata.py). It is cached by its encoded form, which is the same for most
+    jobs of a type.
+    """
     raw = job.meta
     if not raw:
         return metadata.PLAIN

@@ -15,7 +15,7 @@ OnResult = Callable[[Any, BaseException | None], None]
 
 
 class ThreadCall:
-    """One call in a pool thread. After `abandon`, its result is dropped and its thread ends with it."""
+    """One call in a pool thread. After `abandon`, its result is dropped, and its thread ends when the call returns."""
 
     __slots__ = ("_call", "_context", "_on_result", "_threads", "abandoned", "error", "value")
 
@@ -46,8 +46,8 @@ class ThreadCall:
 
 
 class Threads:
-    """A pool with one thread per concurrent call, started on demand and reused. They are daemon threads: a handler that
-    hangs does not keep the process alive.
+    """A pool with one thread per concurrent call, started on demand and reused. All are daemon threads, so a handler
+    that hangs does not keep the process alive.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,13 +56,16 @@ class Threads:
         self._done: deque[ThreadCall] = deque()
         self._delivery_scheduled = False
         self._lock = threading.Lock()
-        #: Threads that wait for a call and are not promised to one yet.
+        #: How many threads are free for a new call. A thread that waits, but for which a call is already queued, does
+        #: not count.
         self._idle = 0
         self._closed = False
         self.alive = 0
 
     def call(self, context: Context, call: Callable[[], Any], on_result: OnResult) -> ThreadCall:
-        """Run `call` in a thread, in `context`. `on_result` receives its result or exception on the event loop."""
+        """Run `call` in a pool thread, with the context variables of `context`. `on_result` is called on the event loop
+        with its result or exception.
+        """
         thread_call = ThreadCall(self, context, call, on_result)
         with self._lock:
             if self._idle:
@@ -74,7 +77,7 @@ class Threads:
         return thread_call
 
     def drop_thread(self) -> None:
-        """Stop counting a hanging thread as alive."""
+        """Stop counting the thread of an abandoned call as alive."""
         with self._lock:
             self.alive -= 1
 
@@ -96,7 +99,7 @@ class Threads:
                 if not closed:
                     self._idle += 1
             self._done.append(thread_call)
-            if not self._delivery_scheduled:  # one wake-up of the loop delivers all calls done by then
+            if not self._delivery_scheduled:  # one callback on the event loop delivers the results of many calls
                 self._delivery_scheduled = True
                 with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
                     self._loop.call_soon_threadsafe(self._deliver_done)

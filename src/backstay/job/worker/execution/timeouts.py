@@ -1,5 +1,5 @@
-"""Time limits of handlers: one timer for all attempts, armed for the earliest limit. A job that ends in time costs
-nothing.
+"""Time limits of handlers. One timer serves all attempts and is set to the earliest limit, so that no attempt needs a
+timer of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Timeouts:
         self._at = FOREVER
         now = steady()
         soonest = FOREVER
-        for attempt in self._slots.running():
+        for attempt in self._slots.running_attempts():
             if attempt.abandon_at <= now:
                 self._on_abandon(attempt)
                 continue

@@ -1,8 +1,8 @@
 """The watchdog: warns when a handler blocks the event loop, and ends that handler when the worker must stop.
 
-A thread probes the event loop while jobs run. Leases are safe (the keeper renews them on its own thread), but
-acknowledgements, notifications, time limits and all other handlers wait for the loop. So do signals: once the time to
-drain is over, the watchdog ends the blocking handler.
+A thread probes the event loop while jobs run. While the loop is blocked, leases are safe (the keeper renews them on its
+own thread), but acknowledgements, notifications, time limits and all other handlers wait. So does the handling of stop
+signals: once the time to drain is over, the watchdog ends the blocking handler.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("backstay")
 
-#: Probes per `blocked_after` interval.
+#: How often the event loop is probed within `blocked_after`, the worker's option that says after how many seconds a
+#: blocked loop is reported.
 PROBES = 4
-#: While the loop stays blocked, each warning waits this many times as long as the one before.
+#: While the loop stays blocked, the time until the next warning grows by this factor.
 REPEAT_FACTOR = 5
 #: Stack frames shown in the warning.
 FRAMES = 6
-#: Seconds after a second stop signal; if the event loop is still blocked then, the watchdog ends the blocking handler.
+#: If the event loop is still blocked this many seconds after a second stop signal, the watchdog ends the blocking
+#: handler.
 UNHANDLED = 0.5
 
 
@@ -86,7 +88,9 @@ class Watchdog:
                     self._enforce_stop(now)
 
     def _enforce_stop(self, now: float) -> None:
-        """End the blocking handler once the worker's time to stop is over: the blocked event loop cannot do it."""
+        """End the handler that blocks the event loop, once the time to drain since the first stop signal is over, or
+        soon after a second signal. The event loop would do this itself, but it is blocked.
+        """
         came, attempt = self._signals.received, self._blocking_attempt()
         if attempt is None:
             return

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.cases import NAME, enter, line_up
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.gate.cases import NAME, enter, enter_in_order
 
 
-class Admin:
+class GateAdminTests:
     """Tests of `inspect`, `list` and `force_release`."""
 
-    @claim
+    @driver_test
     async def test_an_unused_name_is_empty(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         seen = await one.inspect(NAME)
         assert (seen.name, seen.held, seen.count, seen.fence) == (NAME, False, 0, 0)
 
-    @claim
+    @driver_test
     async def test_inspect_shows_holders_and_the_queue_in_order(self, stage: Stage) -> None:
         holder, one, two, observer = await stage.actors(4)
         held = await holder.acquire(NAME, lock_id="held", execution_id="e0", workflow_id="w0")
@@ -38,8 +38,8 @@ class Admin:
         await one.release(await first)
         await second
 
-    @claim
-    async def test_list_shows_what_is_held_or_waited_for_below_a_prefix(self, stage: Stage) -> None:
+    @driver_test
+    async def test_list_shows_held_and_awaited_locks_with_a_prefix(self, stage: Stage) -> None:
         one, two, observer = await stage.actors(3)
         for name in ("order:1", "order:2", "user:1"):
             await one.acquire(name)
@@ -52,7 +52,7 @@ class Admin:
         (seen,) = await observer.list_all("user")
         assert seen == await observer.inspect("user:1")
 
-    @claim
+    @driver_test
     async def test_a_forced_release_takes_it_from_everybody_and_serves_the_next(self, stage: Stage) -> None:
         one, two, waiter, observer = await stage.actors(4)
         reads = [await reader.acquire(NAME, "read") for reader in (one, two)]
@@ -63,18 +63,18 @@ class Admin:
         grant = await place
         assert grant.fence > forced.fence > max(r.fence for r in reads)
 
-    @claim
+    @driver_test
     async def test_a_forced_release_of_a_free_lock_removes_no_holder(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         forced = await one.force_release(NAME)
         assert forced.holders == ()
         assert (await other.acquire(NAME, wait=0)).fence > forced.fence
 
-    @claim
+    @driver_test
     async def test_a_forced_release_keeps_the_queue_in_order(self, stage: Stage) -> None:
         holder, observer, *crowd = await stage.actors(5)
         await holder.acquire(NAME)
-        waiting = await line_up(observer, crowd, NAME)
+        waiting = await enter_in_order(observer, crowd, NAME)
         await observer.force_release(NAME)
         fences: list[int] = []
         for actor, place in zip(crowd, waiting, strict=True):

@@ -1,18 +1,18 @@
-"""Cleaning up after a failed execution."""
+"""Cleaning up the locks that a caller acquired for an execution (option `execution_id`) that has failed."""
 
 from __future__ import annotations
 
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.cases import NAME, enter, queued
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.gate.cases import NAME, enter, wait_queued
 
 FAILED = "execution-1"
 
 
-class Cleanup:
-    """`cleanup` releases the locks of the failed execution and no others."""
+class GateCleanupTests:
+    """`cleanup` releases the locks with the `execution_id` of the failed execution and no others."""
 
-    @claim
+    @driver_test
     async def test_cleanup_finds_every_lock_of_an_execution(self, stage: Stage) -> None:
         worker, other, operator = await stage.actors(3)
         await worker.acquire("a", execution_id=FAILED)
@@ -26,7 +26,7 @@ class Cleanup:
         assert [seen.name for seen in await operator.list_all()] == ["d"]
         assert not await other.is_lost(kept)
 
-    @claim
+    @driver_test
     async def test_cleanup_looks_only_at_the_scopes_it_is_given(self, stage: Stage) -> None:
         worker, operator = await stage.actors(2)
         for name in ("a", "b", "c"):
@@ -36,7 +36,7 @@ class Cleanup:
         assert sorted(cleaned.scopes) == ["a", "c"]
         assert [seen.name for seen in await operator.list_all()] == ["b"]
 
-    @claim
+    @driver_test
     async def test_cleanup_of_an_empty_list_does_nothing_and_gives_the_reason(self, stage: Stage) -> None:
         worker, operator = await stage.actors(2)
         await worker.acquire(NAME, execution_id=FAILED)
@@ -46,7 +46,7 @@ class Cleanup:
         assert "empty" in cleaned.reason
         assert (await operator.inspect(NAME)).held
 
-    @claim
+    @driver_test
     async def test_cleanup_leaves_other_executions_alone(self, stage: Stage) -> None:
         worker, other, operator = await stage.actors(3)
         await worker.acquire(NAME, "semaphore", permits=2, execution_id=FAILED)
@@ -59,17 +59,17 @@ class Cleanup:
         assert "execution-3" in nothing.reason
         assert not await other.is_lost(kept)
 
-    @claim
-    async def test_cleanup_removes_what_waits(self, stage: Stage) -> None:
+    @driver_test
+    async def test_cleanup_removes_waiters_of_the_execution(self, stage: Stage) -> None:
         holder, waiter, operator = await stage.actors(3)
         held = await holder.acquire(NAME, execution_id="execution-2")
         place = await enter(operator, waiter, NAME, execution_id=FAILED, wait=1)
         await operator.cleanup(FAILED)
-        await queued(operator, NAME, 0)
-        await refused(place, "LockTimeout")
+        await wait_queued(operator, NAME, 0)
+        await assert_refused(place, "LockTimeout")
         assert [h.lock_id for h in (await operator.inspect(NAME)).holders] == [held.lock_id]
 
-    @claim
+    @driver_test
     async def test_cleanup_serves_the_next_waiter(self, stage: Stage) -> None:
         worker, waiter, operator = await stage.actors(3)
         await worker.acquire(NAME, execution_id=FAILED)
@@ -77,7 +77,7 @@ class Cleanup:
         await operator.cleanup(FAILED)
         await place
 
-    @claim
+    @driver_test
     async def test_cleanup_twice_is_safe(self, stage: Stage) -> None:
         worker, operator = await stage.actors(2)
         await worker.acquire(NAME, execution_id=FAILED)
@@ -86,8 +86,8 @@ class Cleanup:
         assert not again.cleaned
         assert again.reason
 
-    @claim
-    async def test_cleanup_finds_what_was_taken_after_an_earlier_one(self, stage: Stage) -> None:
+    @driver_test
+    async def test_cleanup_finds_locks_acquired_after_an_earlier_cleanup(self, stage: Stage) -> None:
         worker, operator = await stage.actors(2)
         await worker.acquire(NAME, execution_id=FAILED)
         await operator.cleanup(FAILED)

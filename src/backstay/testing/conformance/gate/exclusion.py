@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from backstay.testing.conformance.actor import Actor
-from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.driver import Stage, driver_test
 from backstay.testing.conformance.gate.cases import NAME
 
 ROUNDS = 4
 
 
-class Inside:
-    """Counts concurrent holders, from the receipt of the grant until the release is sent."""
+class HolderCounter:
+    """Counts the concurrent holders, each from the receipt of its grant until it sends the release."""
 
     def __init__(self) -> None:
         self.now = self.peak = self.total = 0
@@ -28,28 +28,28 @@ class Inside:
             await actor.release(grant)
 
 
-class Exclusion:
-    """A gate never admits more holders than its capacity and mode allow."""
+class GateExclusionTests:
+    """A lock has one holder, a semaphore at most as many as it has permits, and a writer is alone."""
 
-    @claim
+    @driver_test
     async def test_a_lock_has_one_holder_at_a_time(self, stage: Stage) -> None:
         actors = await stage.actors(6)
-        inside = Inside()
+        inside = HolderCounter()
         await asyncio.gather(*[inside.visit(actor, "lock") for actor in actors])
         assert inside.peak == 1
         assert inside.total == len(actors) * ROUNDS
         assert (await actors[0].inspect(NAME)).count == 0
 
-    @claim
+    @driver_test
     async def test_a_semaphore_never_admits_more_than_its_permits(self, stage: Stage) -> None:
         actors = await stage.actors(6)
-        inside = Inside()
+        inside = HolderCounter()
         await asyncio.gather(*[inside.visit(actor, "semaphore", permits=3) for actor in actors])
         assert inside.peak <= 3
         assert inside.total == len(actors) * ROUNDS
         assert (await actors[0].inspect(NAME)).count == 0
 
-    @claim
+    @driver_test
     async def test_a_semaphore_admits_exactly_its_permits(self, stage: Stage) -> None:
         actors = await stage.actors(4)
         grants = [await actor.try_acquire(NAME, "semaphore", permits=3) for actor in actors[:3]]
@@ -60,10 +60,10 @@ class Exclusion:
         assert await actors[3].try_acquire(NAME, "semaphore", permits=3) is not None
         assert await actors[1].try_acquire(NAME, "semaphore", permits=3) is None
 
-    @claim
+    @driver_test
     async def test_a_writer_is_alone_under_contention(self, stage: Stage) -> None:
         actors = await stage.actors(6)
-        writers, readers = Inside(), Inside()
+        writers, readers = HolderCounter(), HolderCounter()
         overlap = 0
 
         async def watch(task: asyncio.Future[list[None]]) -> None:
@@ -81,7 +81,7 @@ class Exclusion:
         assert overlap == 0
         assert writers.peak == 1
 
-    @claim
+    @driver_test
     async def test_a_released_lock_is_free_at_once(self, stage: Stage) -> None:
         first, second = await stage.actors(2)
         for actor, other in ((first, second), (second, first), (first, second)):
@@ -89,8 +89,8 @@ class Exclusion:
             assert await other.try_acquire(NAME) is None
             await actor.release(grant)
 
-    @claim
-    async def test_different_names_do_not_meet(self, stage: Stage) -> None:
+    @driver_test
+    async def test_different_names_do_not_exclude_each_other(self, stage: Stage) -> None:
         first, second = await stage.actors(2)
         await first.acquire("a", wait=0)
         await second.acquire("b", wait=0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.cases import NAME, free
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.gate.cases import NAME, wait_free
 
 
-class Fences:
+class GateFencesTests:
     """Fences increase strictly and stay below 2**53, so that a double represents them exactly."""
 
-    @claim
+    @driver_test
     async def test_a_fence_grows_with_every_grant(self, stage: Stage) -> None:
         actors = await stage.actors(3)
         fences: list[int] = []
@@ -22,14 +22,14 @@ class Fences:
         assert fences[0] > 0
         assert fences[-1] < 2**53
 
-    @claim
+    @driver_test
     async def test_a_fence_grows_over_expiry(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         grant = await one.acquire(NAME, ttl=0.1, renew=False)
-        await free(other, NAME)
+        await wait_free(other, NAME)
         assert (await other.acquire(NAME, wait=0)).fence > grant.fence
 
-    @claim
+    @driver_test
     async def test_a_fence_grows_over_a_forced_release(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         grant = await one.acquire(NAME)
@@ -38,7 +38,7 @@ class Fences:
         assert (await other.inspect(NAME)).fence == forced.fence
         assert (await other.acquire(NAME, wait=0)).fence > forced.fence
 
-    @claim
+    @driver_test
     async def test_every_permit_and_every_reader_has_a_fence_of_its_own(self, stage: Stage) -> None:
         actors = await stage.actors(3)
         permits = [(await actor.acquire("s", "semaphore", permits=3)).fence for actor in actors]
@@ -46,7 +46,7 @@ class Fences:
         reads = [(await actor.acquire("r", "read")).fence for actor in actors]
         assert reads == sorted(set(reads))
 
-    @claim
+    @driver_test
     async def test_renewing_does_not_change_the_fence(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         grant = await one.acquire(NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.driver import Stage, driver_test
 from backstay.testing.conformance.gate.cases import NAME
 
 FIELDS = {
@@ -21,10 +21,10 @@ FIELDS = {
 }
 
 
-class Identity:
-    """Tests of the ten fields of an acquire reply, and of the views that show them."""
+class GateIdentityTests:
+    """Tests of the fields of a granted lease (`FIELDS`), and of what `inspect` shows about the holder."""
 
-    @claim
+    @driver_test
     async def test_a_lease_has_the_ten_fields(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         grant = await one.acquire(NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing")
@@ -37,7 +37,7 @@ class Identity:
         assert NAME in fields["meta_key"]
         assert datetime.fromisoformat(fields["locked_at"]).tzinfo is not None
 
-    @claim
+    @driver_test
     async def test_the_identity_that_was_given_is_the_one_that_shows(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         grant = await one.acquire(NAME, lock_id="l", execution_id="e", workflow_id="w", workflow_name="Monthly billing")
@@ -48,13 +48,13 @@ class Identity:
         assert shown.locked_at == grant.fields["locked_at"]
         assert shown.fence == grant.fence
 
-    @claim
-    async def test_what_is_not_given_is_filled_in(self, stage: Stage) -> None:
+    @driver_test
+    async def test_missing_identity_fields_are_generated(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         grant = await one.acquire(NAME)
         assert all(grant.fields[field] for field in FIELDS)
 
-    @claim
+    @driver_test
     async def test_two_locks_of_one_execution_have_ids_of_their_own(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         first = await one.acquire("a", execution_id="e")
@@ -64,7 +64,7 @@ class Identity:
         assert not released.idempotent
         assert (await other.inspect("b")).held
 
-    @claim
+    @driver_test
     async def test_a_workflow_without_a_name_is_called_by_its_id(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         grant = await one.acquire(NAME, workflow_id="w")

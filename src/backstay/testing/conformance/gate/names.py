@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.driver import Stage, driver_test
 
 STRANGE = [
     "a",
@@ -51,11 +51,11 @@ STRANGE = [
 ]
 
 
-class Names:
+class GateNamesTests:
     """Tests of names with braces, colons, newlines, NUL, glob characters and Unicode."""
 
-    @claim
-    async def test_strange_names_do_not_meet(self, stage: Stage) -> None:
+    @driver_test
+    async def test_unusual_lock_names_do_not_collide(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for name in STRANGE:
             assert await one.try_acquire(name) is not None, name
@@ -64,14 +64,14 @@ class Names:
             seen = await other.inspect(name)
             assert (seen.name, seen.holder_count) == (name, 1)
 
-    @claim
+    @driver_test
     async def test_strange_names_are_listed_as_they_are(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for name in STRANGE:
             await one.acquire(name, wait=0)
         assert sorted(seen.name for seen in await other.list_all()) == sorted(STRANGE)
 
-    @claim
+    @driver_test
     async def test_every_name_is_found_by_any_prefix_of_it(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for name in STRANGE:
@@ -80,7 +80,7 @@ class Names:
             found = sorted(seen.name for seen in await other.list_all(prefix))
             assert found == sorted(name for name in STRANGE if name.startswith(prefix)), repr(prefix)
 
-    @claim
+    @driver_test
     async def test_unusual_identities_are_returned_unchanged(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for text in STRANGE:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.gate.cases import NAME, enter, free
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.gate.cases import NAME, enter, wait_free
 
 
-class Ownership:
+class GateOwnershipTests:
     """Tests of late, repeated and wrong releases."""
 
-    @claim
-    async def test_release_returns_what_it_released(self, stage: Stage) -> None:
+    @driver_test
+    async def test_a_release_returns_the_released_lock(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         held = await holder.acquire(NAME)
         released = await holder.release(held)
@@ -20,7 +20,7 @@ class Ownership:
         assert (released.scope, released.lock_id) == (NAME, held.lock_id)
         assert not (await observer.inspect(NAME)).held
 
-    @claim
+    @driver_test
     async def test_releasing_twice_is_safe(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME)
@@ -31,25 +31,25 @@ class Ownership:
         assert again.idempotent
         assert [h.fence for h in (await other.inspect(NAME)).holders] == [successor.fence]
 
-    @claim
-    async def test_releasing_what_is_gone_is_idempotent_and_deletes_nothing(self, stage: Stage) -> None:
+    @driver_test
+    async def test_releasing_a_free_lock_is_idempotent_and_deletes_nothing(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         held = await holder.acquire(NAME, ttl=0.1, renew=False)
-        await free(observer, NAME)
+        await wait_free(observer, NAME)
         released = await holder.release(held)
         assert released.released
         assert released.idempotent
         assert (await observer.inspect(NAME)).fence == held.fence
 
-    @claim
+    @driver_test
     async def test_releasing_a_lock_of_another_holder_names_that_holder(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME, ttl=0.1, renew=False)
-        await free(other, NAME)
+        await wait_free(other, NAME)
         grant = await other.acquire(
             NAME, wait=0, execution_id="execution-9", workflow_id="billing", workflow_name="Monthly billing"
         )
-        failure = await refused(holder.release(held), "NotOwner")
+        failure = await assert_refused(holder.release(held), "NotOwner")
         assert failure.message.startswith("LOGIC ERROR:")
         for part in ("Monthly billing", "execution-9", grant.fields["locked_at"], held.lock_id):
             assert part in failure.message
@@ -57,7 +57,7 @@ class Ownership:
         assert failure.facts["holder"]["lock_id"] == grant.lock_id
         assert [h.fence for h in (await other.inspect(NAME)).holders] == [grant.fence]
 
-    @claim
+    @driver_test
     async def test_another_process_may_release_by_lock_id(self, stage: Stage) -> None:
         holder, waiter, other = await stage.actors(3)
         held = await holder.acquire(NAME)
@@ -67,16 +67,16 @@ class Ownership:
         assert not released.idempotent
         await place
 
-    @claim
+    @driver_test
     async def test_a_wrong_lock_id_releases_nothing(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME)
-        failure = await refused(other.release_by_id(NAME, "not-it"), "NotOwner")
+        failure = await assert_refused(other.release_by_id(NAME, "not-it"), "NotOwner")
         assert failure.message.startswith("LOGIC ERROR:")
         assert failure.facts["holder"]["lock_id"] == held.lock_id
         assert (await other.inspect(NAME)).held
 
-    @claim
+    @driver_test
     async def test_a_lock_id_that_is_gone_is_released_already(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         held = await holder.acquire(NAME)
@@ -85,7 +85,7 @@ class Ownership:
         assert released.released
         assert released.idempotent
 
-    @claim
+    @driver_test
     async def test_one_permit_is_released_and_the_others_stay(self, stage: Stage) -> None:
         one, two, observer = await stage.actors(3)
         first = await one.acquire(NAME, "semaphore", permits=2)

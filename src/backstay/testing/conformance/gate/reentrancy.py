@@ -1,16 +1,18 @@
-"""A caller that acquires a lock which it already holds."""
+"""What happens when a caller acquires a lock that it already holds."""
 
 from __future__ import annotations
 
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
 from backstay.testing.conformance.gate.cases import NAME, enter
 
 
-class Reentrancy:
-    """With `reentrant=True` a lock counts its acquires; otherwise a second acquire is refused (self-deadlock)."""
+class GateReentrancyTests:
+    """With `reentrant=True` a lock counts its acquires; otherwise a second acquire by its holder is refused, because it
+    would wait for itself (self-deadlock).
+    """
 
-    @claim
+    @driver_test
     async def test_a_reentrant_lock_counts(self, stage: Stage) -> None:
         holder, other = await stage.actors(2)
         outer = await holder.acquire(NAME, reentrant=True)
@@ -21,18 +23,18 @@ class Reentrancy:
         await holder.release(outer)
         assert await other.try_acquire(NAME) is not None
 
-    @claim
+    @driver_test
     async def test_a_reentrant_lock_is_still_a_lock_to_others(self, stage: Stage) -> None:
         actors = await stage.actors(3)
         await actors[0].acquire(NAME, reentrant=True)
         for other in actors[1:]:
             assert await other.try_acquire(NAME, reentrant=True) is None
 
-    @claim
-    async def test_waiting_for_what_one_holds_is_refused(self, stage: Stage) -> None:
+    @driver_test
+    async def test_waiting_for_a_lock_that_the_caller_holds_is_refused(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         held = await holder.acquire(NAME)
-        failure = await refused(holder.acquire(NAME), "WouldDeadlock")
+        failure = await assert_refused(holder.acquire(NAME), "WouldDeadlock")
         assert failure.facts["name"] == NAME
         assert failure.facts["lock_id"] == held.lock_id
         assert "reentrant=True" in failure.message
@@ -40,15 +42,15 @@ class Reentrancy:
         assert (seen.holder_count, seen.waiter_count) == (1, 0)
         assert not await holder.is_lost(held)
 
-    @claim
+    @driver_test
     async def test_a_nonblocking_acquire_of_an_own_lock_is_refused(self, stage: Stage) -> None:
         (holder,) = await stage.actors(1)
         held = await holder.acquire(NAME)
-        failure = await refused(holder.acquire(NAME, wait=0), "LockHeld")
+        failure = await assert_refused(holder.acquire(NAME, wait=0), "LockHeld")
         assert failure.facts["holder"]["lock_id"] == held.lock_id
         assert await holder.try_acquire(NAME) is None
 
-    @claim
+    @driver_test
     async def test_others_may_wait_for_it(self, stage: Stage) -> None:
         holder, other, observer = await stage.actors(3)
         held = await holder.acquire(NAME)
@@ -56,17 +58,17 @@ class Reentrancy:
         await holder.release(held)
         await place
 
-    @claim
+    @driver_test
     async def test_a_reader_cannot_wait_to_become_the_writer(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         await holder.acquire(NAME, "read")
-        await refused(holder.acquire(NAME, "write"), "WouldDeadlock")
+        await assert_refused(holder.acquire(NAME, "write"), "WouldDeadlock")
         assert (await observer.inspect(NAME)).waiter_count == 0
 
-    @claim
-    async def test_who_holds_every_permit_cannot_wait_for_one_more(self, stage: Stage) -> None:
+    @driver_test
+    async def test_a_holder_of_every_permit_cannot_wait_for_another(self, stage: Stage) -> None:
         holder, observer = await stage.actors(2)
         await holder.acquire(NAME, "semaphore", permits=2)
         await holder.acquire(NAME, "semaphore", permits=2)
-        await refused(holder.acquire(NAME, "semaphore", permits=2), "WouldDeadlock")
+        await assert_refused(holder.acquire(NAME, "semaphore", permits=2), "WouldDeadlock")
         assert (await observer.inspect(NAME)).waiter_count == 0

@@ -1,11 +1,11 @@
 """Conformance tests of the hub: messages, notices and hints."""
 
-from backstay.testing.conformance.hub.hints import Hints
-from backstay.testing.conformance.hub.messages import Messages
-from backstay.testing.conformance.hub.notices import Notices
+from backstay.testing.conformance.hub.hints import HubHintsTests
+from backstay.testing.conformance.hub.messages import HubMessagesTests
+from backstay.testing.conformance.hub.notices import HubNoticesTests
 
 
-class HubSuite(Messages, Notices, Hints):
+class HubSuite(HubMessagesTests, HubNoticesTests, HubHintsTests):
     """All conformance tests of the hub. Subclass it and give it a `driver` fixture."""
 
 

@@ -1,4 +1,6 @@
-"""Calls of `stay.hub` by actors. Listeners have handles, and notices are plain dicts: they may be sent over a pipe."""
+"""The calls of an actor to `stay.hub`. A listener is returned as a number, its handle, and a notice as a dict, because
+the actor may be in another process.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ class HubActions:
 
     def __init__(self, backstay: Any) -> None:
         self._backstay = backstay
-        self._ears: dict[int, Any] = {}
-        self._ear_handles = itertools.count(1)
+        self._listeners: dict[int, Any] = {}
+        self._listener_handles = itertools.count(1)
 
     async def _publish(self, channel: Any, payload: Any) -> None:
         await maybe_await(self._backstay.hub.publish(channel, payload))
@@ -25,22 +27,28 @@ class HubActions:
         return await maybe_await(getattr(self._backstay.hub, f"publish_{what}")(*args))
 
     async def _listen(self, what: str, args: list[Any]) -> int:
-        """Enter a listener and return its handle. `what` as in `_announce`, or empty for channels by name."""
+        """Start a listener and return its handle. `what`: as for `_announce`, or empty to listen on channels by
+        name.
+        """
         verb = f"listen_{what}" if what else "listen"
-        ear = getattr(self._backstay.hub, verb)(*args)
-        await maybe_await(ear.__aenter__() if hasattr(ear, "__aenter__") else ear.__enter__())
-        handle = next(self._ear_handles)
-        self._ears[handle] = ear
+        subscription = getattr(self._backstay.hub, verb)(*args)
+        await maybe_await(
+            subscription.__aenter__() if hasattr(subscription, "__aenter__") else subscription.__enter__()
+        )
+        handle = next(self._listener_handles)
+        self._listeners[handle] = subscription
         return handle
 
-    async def _hear(self, handle: int, timeout: float) -> dict[str, Any] | None:
-        notice = await maybe_await(self._ears[handle].next(timeout))
+    async def _receive(self, handle: int, timeout: float) -> dict[str, Any] | None:
+        notice = await maybe_await(self._listeners[handle].next(timeout))
         return None if notice is None else dataclasses.asdict(notice)
 
-    async def _leave(self, handle: int) -> None:
-        ear = self._ears.pop(handle)
+    async def _unsubscribe(self, handle: int) -> None:
+        subscription = self._listeners.pop(handle)
         nothing = (None, None, None)
-        await maybe_await(ear.__aexit__(*nothing) if hasattr(ear, "__aexit__") else ear.__exit__(*nothing))
+        await maybe_await(
+            subscription.__aexit__(*nothing) if hasattr(subscription, "__aexit__") else subscription.__exit__(*nothing)
+        )
 
     async def _take_hint(self, hint_id: Any, n: Any) -> int:
         return int(await maybe_await(self._backstay.hub.take_hint(hint_id, n)))

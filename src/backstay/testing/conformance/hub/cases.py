@@ -1,4 +1,4 @@
-"""Helpers of the hub suite."""
+"""Helpers of the hub suite: publish, listen, and take hints through an actor."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ SILENCE = 0.3
 
 
 @dataclass(frozen=True)
-class Listener:
-    """An actor's subscription."""
+class ActorSubscription:
+    """A listener of an actor, by its handle."""
 
     actor: Actor
     handle: int
 
-    async def hear(self, timeout: float = WITHIN) -> dict[str, Any]:
-        """Return the next notice. Fails if none arrives."""
-        notice = await self.actor.do("hear", handle=self.handle, timeout=timeout)
-        assert notice is not None, "nothing was heard"
+    async def receive(self, timeout: float = WITHIN) -> dict[str, Any]:
+        """Return the next message or notice. Fail if none arrives in time."""
+        notice = await self.actor.do("receive", handle=self.handle, timeout=timeout)
+        assert notice is not None, "no message arrived"
         return dict(notice)
 
-    async def hears_nothing(self) -> bool:
-        return await self.actor.do("hear", handle=self.handle, timeout=SILENCE) is None
+    async def receives_nothing(self) -> bool:
+        return await self.actor.do("receive", handle=self.handle, timeout=SILENCE) is None
 
-    async def leave(self) -> None:
-        await self.actor.do("leave", handle=self.handle)
+    async def unsubscribe(self) -> None:
+        await self.actor.do("unsubscribe", handle=self.handle)
 
 
-async def listen(actor: Actor, what: str, *args: Any) -> Listener:
-    """Subscribe an actor. `what`: scheduled, chain_completed, ownership_lost, or empty for channels by name."""
-    return Listener(actor, await actor.do("listen", what=what, args=list(args)))
+async def listen(actor: Actor, what: str, *args: Any) -> ActorSubscription:
+    """Let an actor listen. `what`: "scheduled", "chain_completed" or "ownership_lost" calls `hub.listen_scheduled` and
+    so on; "" calls `hub.listen` with the names of channels in `args`.
+    """
+    return ActorSubscription(actor, await actor.do("listen", what=what, args=list(args)))
 
 
 async def publish(actor: Actor, channel: Any, payload: Any) -> None:

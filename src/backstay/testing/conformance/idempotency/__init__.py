@@ -1,14 +1,20 @@
 """Conformance tests of idempotency keys, for any engine, hub and API."""
 
-from backstay.testing.conformance.idempotency.bad_input import BadInput
+from backstay.testing.conformance.idempotency.bad_input import IdempotencyBadInputTests
 from backstay.testing.conformance.idempotency.crashes import IdempotencyCrashSuite
-from backstay.testing.conformance.idempotency.failures import Failures
-from backstay.testing.conformance.idempotency.fingerprints import Fingerprints
-from backstay.testing.conformance.idempotency.leases import Leases
-from backstay.testing.conformance.idempotency.runs import Runs
+from backstay.testing.conformance.idempotency.failures import IdempotencyFailuresTests
+from backstay.testing.conformance.idempotency.fingerprints import IdempotencyFingerprintsTests
+from backstay.testing.conformance.idempotency.leases import IdempotencyLeasesTests
+from backstay.testing.conformance.idempotency.runs import IdempotencyRunsTests
 
 
-class IdempotencySuite(Runs, Failures, Fingerprints, Leases, BadInput):
+class IdempotencySuite(
+    IdempotencyRunsTests,
+    IdempotencyFailuresTests,
+    IdempotencyFingerprintsTests,
+    IdempotencyLeasesTests,
+    IdempotencyBadInputTests,
+):
     """All conformance tests of idempotency keys. Subclass it and give it a `driver` fixture."""
 
 

@@ -1,4 +1,6 @@
-"""Actors that use `stay.idempotency`. The function is described by data, which can cross a pipe."""
+"""The calls of an actor to `stay.idempotency`. What the idempotent function does is given as plain data, because the
+actor may be in another process.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from backstay.runtime.flows import maybe_await
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a call, and whether this actor ran the function."""
+class CallResult:
+    """The result of an idempotent call, and whether this actor ran the function itself."""
 
     value: Any
     ran: bool
 
 
-class Trouble(Exception):
-    """Raised by a function that is set up to fail."""
+class ScriptedError(Exception):
+    """Raised by the idempotent function when the test wants it to fail."""
 
 
 class IdempotencyActions:
@@ -25,15 +27,15 @@ class IdempotencyActions:
 
     _backstay: Any
 
-    async def _run_once(self, key: Any, value: Any, fails: str, gate: str, options: dict[str, Any]) -> Outcome:
-        """Run a function that returns `value`, or raises Trouble with the reason `fails`. `gate`: a lock that the
+    async def _run_once(self, key: Any, value: Any, fails: str, gate: str, options: dict[str, Any]) -> CallResult:
+        """Run a function that returns `value`, or raises ScriptedError with the reason `fails`. `gate`: a lock that the
         function acquires first, so that the holder of that lock controls when the function returns.
         """
         ran = False
 
         def end() -> Any:
             if fails:
-                raise Trouble(fails)
+                raise ScriptedError(fails)
             return value
 
         async def work() -> Any:
@@ -54,7 +56,7 @@ class IdempotencyActions:
         is_async = hasattr(self._backstay, "__aenter__")
         run = self._backstay.idempotency.run
         outcome = await maybe_await(run(key, work if is_async else blocking_work, **options))
-        return Outcome(outcome, ran)
+        return CallResult(outcome, ran)
 
     async def _inspect_key(self, key: Any) -> Any:
         return await maybe_await(self._backstay.idempotency.inspect(key))

@@ -1,4 +1,4 @@
-"""Set-ups that many idempotency tests start from."""
+"""Helpers that bring an idempotency key into the state that a test needs, such as a running call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from backstay.idempotency.view import KeyInspection
 from backstay.testing.conformance.actor import Actor
-from backstay.testing.conformance.idempotency.actors import Outcome
+from backstay.testing.conformance.idempotency.actors import CallResult
 from backstay.testing.waiting import soon
 
 KEY = "charge:42"
@@ -19,23 +19,23 @@ GATE = "the function may end"
 
 async def run_once(
     actor: Actor, value: Any = None, *, key: Any = KEY, fails: str = "", gate: str = "", **options: Any
-) -> Outcome:
-    """Let `actor` run a function that returns `value`. `options` are those of the API."""
-    outcome: Outcome = await actor.do("run_once", key=key, value=value, fails=fails, gate=gate, options=options)
+) -> CallResult:
+    """Let `actor` make an idempotent call of a function that returns `value`. `options` are those of the API."""
+    outcome: CallResult = await actor.do("run_once", key=key, value=value, fails=fails, gate=gate, options=options)
     return outcome
 
 
 async def inspect(actor: Actor, key: Any = KEY) -> KeyInspection:
-    seen: KeyInspection = await actor.do("inspect_key", key=key)
-    return seen
+    found: KeyInspection = await actor.do("inspect_key", key=key)
+    return found
 
 
 async def forget(actor: Actor, key: Any = KEY) -> bool:
     return bool(await actor.do("forget_key", key=key))
 
 
-async def seen(observer: Actor, *, state: str = "running", waiters: int = 0, key: str = KEY) -> KeyInspection:
-    """Wait until the key has this state and number of waiters. Returns its inspection."""
+async def wait_for_state(observer: Actor, *, state: str = "running", waiters: int = 0, key: str = KEY) -> KeyInspection:
+    """Wait until the key has this state and number of waiters, and return its inspection."""
 
     async def there() -> bool:
         found = await inspect(observer, key)
@@ -46,22 +46,26 @@ async def seen(observer: Actor, *, state: str = "running", waiters: int = 0, key
 
 
 @asynccontextmanager
-async def under_way(
+async def running_call(
     conductor: Actor, owner: Actor, value: Any = "first", **options: Any
-) -> AsyncGenerator[asyncio.Task[Outcome]]:
-    """Let `owner` run a function that does not return before the end of this block."""
+) -> AsyncGenerator[asyncio.Task[CallResult]]:
+    """Let `owner` run a function that does not return before this block ends: the function waits for a lock that the
+    actor `conductor` holds during the block.
+    """
     held = await conductor.acquire(GATE)
     running = asyncio.create_task(run_once(owner, value, gate=GATE, **options))
-    await seen(conductor)
+    await wait_for_state(conductor)
     try:
         yield running
     finally:
         await conductor.release(held)
 
 
-async def waiting(observer: Actor, actor: Actor, value: Any = "later", **options: Any) -> asyncio.Task[Outcome]:
-    """Start a call of `actor` and wait until it waits for the running call."""
+async def start_waiting_call(
+    observer: Actor, actor: Actor, value: Any = "later", **options: Any
+) -> asyncio.Task[CallResult]:
+    """Let `actor` call with the same key, and wait until it waits for the running call. Returns its pending call."""
     before = (await inspect(observer)).waiters
     call = asyncio.create_task(run_once(actor, value, **options))
-    await seen(observer, waiters=before + 1)
+    await wait_for_state(observer, waiters=before + 1)
     return call

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 import asyncio
 
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.cases import inspect, run_once, under_way, waiting
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.idempotency.cases import inspect, run_once, running_call, start_waiting_call
 from backstay.testing.conformance.idempotency.runs import WOKEN_WITHIN
 
 
-class Failures:
+class IdempotencyFailuresTests:
     """Tests of `on_error`."""
 
-    @claim
+    @driver_test
     async def test_after_a_failure_the_next_call_runs(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        await refused(run_once(one, fails="card declined"), "Trouble")
+        await assert_refused(run_once(one, fails="card declined"), "ScriptedError")
         assert (await inspect(one)).state == "idle"
         assert (await run_once(other, "second")).ran
 
-    @claim
+    @driver_test
     async def test_a_failure_is_replayed_when_asked(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        await refused(run_once(one, fails="card declined", on_error="replay"), "Trouble")
+        await assert_refused(run_once(one, fails="card declined", on_error="replay"), "ScriptedError")
         assert (await inspect(one)).state == "failed"
         for actor in (one, other):
-            failure = await refused(run_once(actor, "second"), "ReplayedFailure")
-            assert failure.facts["kind"].endswith("Trouble")
+            failure = await assert_refused(run_once(actor, "second"), "ReplayedFailure")
+            assert failure.facts["kind"].endswith("ScriptedError")
             assert failure.facts["reason"] == "card declined"
 
-    @claim
-    async def test_after_a_failure_one_of_those_who_wait_runs(self, stage: Stage) -> None:
+    @driver_test
+    async def test_after_a_failure_one_waiting_call_runs(self, stage: Stage) -> None:
         conductor, owner, *crowd = await stage.actors(6)
-        async with under_way(conductor, owner, fails="card declined") as running:
-            calls = [await waiting(conductor, actor, i) for i, actor in enumerate(crowd)]
-        await refused(running, "Trouble")
+        async with running_call(conductor, owner, fails="card declined") as running:
+            calls = [await start_waiting_call(conductor, actor, i) for i, actor in enumerate(crowd)]
+        await assert_refused(running, "ScriptedError")
         async with asyncio.timeout(WOKEN_WITHIN):
             outcomes = [await call for call in calls]
         assert sum(outcome.ran for outcome in outcomes) == 1
         assert len({outcome.value for outcome in outcomes}) == 1
 
-    @claim
+    @driver_test
     async def test_waiting_calls_get_a_stored_failure(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
-        async with under_way(conductor, owner, fails="card declined", on_error="replay") as running:
-            call = await waiting(conductor, other)
-        await refused(running, "Trouble")
+        async with running_call(conductor, owner, fails="card declined", on_error="replay") as running:
+            call = await start_waiting_call(conductor, other)
+        await assert_refused(running, "ScriptedError")
         async with asyncio.timeout(WOKEN_WITHIN):
-            await refused(call, "ReplayedFailure")
+            await assert_refused(call, "ReplayedFailure")

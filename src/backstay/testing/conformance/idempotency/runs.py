@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.idempotency.cases import KEY, forget, inspect, run_once, under_way, waiting
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.idempotency.cases import (
+    KEY,
+    forget,
+    inspect,
+    run_once,
+    running_call,
+    start_waiting_call,
+)
 from backstay.testing.waiting import soon
 
 #: Seconds, less than a waiter's recheck interval (10 s): a call that returns within this time was woken by a hint.
 WOKEN_WITHIN = 9.0
 
 
-class Runs:
+class IdempotencyRunsTests:
     """Tests of new, running and completed calls."""
 
-    @claim
+    @driver_test
     async def test_the_first_call_runs_and_later_ones_get_its_outcome(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         first = await run_once(one, {"receipt": 7, "raw": [1, None, "ü"]})
@@ -26,43 +33,43 @@ class Runs:
             assert again.value == first.value == {"receipt": 7, "raw": [1, None, "ü"]}
             assert not again.ran
 
-    @claim
+    @driver_test
     async def test_of_many_calls_at_once_one_runs_and_all_get_its_outcome(self, stage: Stage) -> None:
         crowd = await stage.actors(9)
         outcomes = await asyncio.gather(*[run_once(actor, i) for i, actor in enumerate(crowd)])
         assert sum(outcome.ran for outcome in outcomes) == 1
         assert len({outcome.value for outcome in outcomes}) == 1
 
-    @claim
+    @driver_test
     async def test_waiting_calls_get_the_outcome(self, stage: Stage) -> None:
         conductor, owner, *crowd = await stage.actors(6)
-        async with under_way(conductor, owner) as running:
-            calls = [await waiting(conductor, actor) for actor in crowd]
+        async with running_call(conductor, owner) as running:
+            calls = [await start_waiting_call(conductor, actor) for actor in crowd]
         async with asyncio.timeout(WOKEN_WITHIN):
             assert (await running).value == "first"
             assert [((await call).value, (await call).ran) for call in calls] == [("first", False)] * len(crowd)
 
-    @claim
+    @driver_test
     async def test_without_waiting_a_running_call_is_named(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
-        async with under_way(conductor, owner) as running:
-            failure = await refused(run_once(other, wait=0), "InProgress")
+        async with running_call(conductor, owner) as running:
+            failure = await assert_refused(run_once(other, wait=0), "InProgress")
             assert failure.facts["name"] == KEY
             assert failure.facts["by"]
             assert 0 < failure.facts["retry_after"] <= 30
         await running
 
-    @claim
-    async def test_waiting_too_long_is_a_timeout_and_the_call_goes_on(self, stage: Stage) -> None:
+    @driver_test
+    async def test_a_wait_that_times_out_leaves_the_call_running(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
-        async with under_way(conductor, owner) as running:
-            failure = await refused(run_once(other, wait=0.1), "InProgress")
+        async with running_call(conductor, owner) as running:
+            failure = await assert_refused(run_once(other, wait=0.1), "InProgress")
             assert "TimeoutError" in failure.kinds
             assert failure.facts["waited"] == 0.1
             assert (await inspect(conductor)).waiters == 0
         assert (await running).ran
 
-    @claim
+    @driver_test
     async def test_an_outcome_is_kept_for_its_ttl(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         await run_once(one, "old", ttl=0.3)
@@ -72,8 +79,8 @@ class Runs:
 
         assert await soon(ran_again)
 
-    @claim
-    async def test_keys_do_not_meet(self, stage: Stage) -> None:
+    @driver_test
+    async def test_different_keys_do_not_collide(self, stage: Stage) -> None:
         (one,) = await stage.actors(1)
         keys = ["a", "a:b", "{a}", "a%7B", "A", "a\x00", "a\n", "ü", "x" * 512]
         for key in keys:
@@ -81,8 +88,8 @@ class Runs:
         for key in keys:
             assert (await run_once(one, "another", key=key)).value == key
 
-    @claim
-    async def test_nothing_and_large_things_are_outcomes(self, stage: Stage) -> None:
+    @driver_test
+    async def test_none_and_large_values_are_valid_outcomes(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for key, value in (("none", None), ("empty", ""), ("large", "x" * 1_000_000), ("false", False)):
             await run_once(one, value, key=key)
@@ -90,7 +97,7 @@ class Runs:
             assert again.value == value
             assert not again.ran
 
-    @claim
+    @driver_test
     async def test_a_forgotten_key_runs_again(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         await run_once(one, "old")
@@ -99,12 +106,12 @@ class Runs:
         assert (await inspect(other)).state == "idle"
         assert (await run_once(other, "new")).ran
 
-    @claim
+    @driver_test
     async def test_inspection_shows_the_owner_and_the_lease_end(self, stage: Stage) -> None:
         conductor, owner, other = await stage.actors(3)
         assert (await inspect(conductor)).state == "idle"
-        async with under_way(conductor, owner, fingerprint="x") as running:
-            call = await waiting(conductor, other, fingerprint="x")
+        async with running_call(conductor, owner, fingerprint="x") as running:
+            call = await start_waiting_call(conductor, other, fingerprint="x")
             running_now = await inspect(conductor)
             assert running_now.by
             assert running_now.waiters == 1

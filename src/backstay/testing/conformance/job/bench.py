@@ -12,38 +12,26 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, cast
 
 from backstay.engine.base import Micros
+from backstay.job.exchange import Claim, Claimed, ExchangeCommand, ExchangeReply, Renewal, RenewalVerdict, Verdict
 from backstay.job.ids import Ids, hash_shard
-from backstay.job.model import (
-    Claim,
-    Claimed,
-    Enqueued,
-    ExchangeCommand,
-    ExchangeReply,
-    Finish,
-    FinishKind,
-    Job,
-    NewJob,
-    Renewal,
-    RenewalVerdict,
-    State,
-    Verdict,
-)
+from backstay.job.model import Enqueued, Finish, FinishKind, Job, NewJob, State
 from backstay.testing.waiting import soon
 
 SECOND: Micros = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 LEASE = 30 * SECOND
-#: Seconds after which a test fails; the longer one is for tests with thousands of jobs.
-PATIENCE = 180.0
-LONG_PATIENCE = 300.0
+#: Seconds after which a test fails.
+TEST_TIMEOUT = 180.0
+#: The same, for tests with thousands of jobs.
+LONG_TEST_TIMEOUT = 300.0
 
 
 Scenario = Callable[[Any, "Bench"], Awaitable[None]]
 
 
-class Client:
-    """One client of the store. `ask` calls any store method by name; the other methods are shorthands. They raise
-    `actor.Failure`.
+class StoreClient:
+    """A client of the store, which acts as one worker. `call` calls any store method by its name; the other methods are
+    shorthands for it. They raise `ActorFailure`.
     """
 
     def __init__(self, bench: Bench, name: str) -> None:
@@ -51,12 +39,12 @@ class Client:
         self.name = name
         self._seqs = itertools.count(1)
 
-    async def ask(self, verb: str, *args: Any, **named: Any) -> Any:
-        """Call one store method."""
-        return await self.bench.carry_out(self, verb, args, named)
+    async def call(self, verb: str, *args: Any, **named: Any) -> Any:
+        """Call the store method with this name."""
+        return await self.bench.execute(self, verb, args, named)
 
     async def enqueue(self, *jobs: NewJob, announce: bool = False) -> list[Enqueued]:
-        answer: list[Enqueued] = await self.ask("enqueue", self.bench.shard, jobs, announce=announce)
+        answer: list[Enqueued] = await self.call("enqueue", self.bench.shard, jobs, announce=announce)
         return answer
 
     async def add(self, type_: str = "work", **fields: Any) -> str:
@@ -80,7 +68,9 @@ class Client:
         incarnation: str = "one",
         not_after: Micros | None = None,
     ) -> ExchangeCommand:
-        """Build the exchange that a worker with this client's name would send now."""
+        """Build the next exchange of this client, whose name is its worker id: the finishes, and a claim of `want`
+        jobs.
+        """
         return ExchangeCommand(
             shard=self.bench.shard,
             worker=self.name,
@@ -95,7 +85,7 @@ class Client:
         )
 
     async def send(self, command: ExchangeCommand) -> ExchangeReply:
-        reply: ExchangeReply = await self.ask("exchange", command)
+        reply: ExchangeReply = await self.call("exchange", command)
         return reply
 
     async def exchange(self, finishes: Sequence[Finish] = (), **options: Any) -> ExchangeReply:
@@ -105,25 +95,25 @@ class Client:
         return list((await self.exchange(want=want, **options)).jobs)
 
     async def take(self, **options: Any) -> Claimed:
-        """Claim one job. Fails if none can be claimed."""
+        """Claim one job. Fail if no job can be claimed."""
         (job,) = await self.claim(1, **options)
         return job
 
     async def finish(self, job: Claimed, kind: str = "complete", **fields: Any) -> Verdict:
-        (verdict,) = (await self.exchange([end(job, kind, **fields)])).verdicts
+        (verdict,) = (await self.exchange([build_finish(job, kind, **fields)])).verdicts
         return verdict
 
     async def renew(self, *jobs: Claimed, lease: Micros = LEASE, progress: float = -1.0) -> list[RenewalVerdict]:
         leases = [Renewal(job.id, job.fence, progress) for job in jobs]
-        answer: list[RenewalVerdict] = await self.ask("renew", self.bench.shard, self.name, lease, leases)
+        answer: list[RenewalVerdict] = await self.call("renew", self.bench.shard, self.name, lease, leases)
         return answer
 
     async def reap(self, limit: int = 1000) -> dict[str, int]:
-        ready: dict[str, int] = await self.ask("reap", self.bench.shard, limit)
+        ready: dict[str, int] = await self.call("reap", self.bench.shard, limit)
         return ready
 
     async def get(self, job: str) -> Job:
-        seen: Job | None = await self.ask("get", job)
+        seen: Job | None = await self.call("get", job)
         assert seen is not None, f"{job} is gone"
         return seen
 
@@ -131,13 +121,13 @@ class Client:
         return (await self.get(job)).state
 
 
-def end(job: Claimed, kind: str = "complete", **fields: Any) -> Finish:
-    """Build the finish of a job's current attempt."""
+def build_finish(job: Claimed, kind: str = "complete", **fields: Any) -> Finish:
+    """Build the `Finish` of a claimed job's current attempt."""
     return Finish(job=job.id, fence=job.fence, kind=cast("FinishKind", kind), **fields)
 
 
 class Received:
-    """The messages on a channel since the subscription began."""
+    """Collects the messages that arrive on a channel after the subscription."""
 
     def __init__(self) -> None:
         self.payloads: list[str] = []
@@ -154,18 +144,20 @@ class Received:
 
 
 class Bench(ABC):
-    """A store with its clients. `now` is the engine's time for all clients; it changes only when the test sets it."""
+    """The environment of one test: an empty store and its clients. `now` is the engine's time for all clients; only
+    the test changes it.
+    """
 
     def __init__(self, namespace: str, now: Micros, shards: int = 1) -> None:
         self.namespace = namespace
         self.now = now
         self.shards = shards
-        #: Chosen by the namespace: different tests use different shards.
+        #: The shard that this test uses. It depends on the namespace, so the tests spread over all shards.
         self.shard = hash_shard(namespace, shards)
         self._ids = Ids()
         self._clients = 0
 
-    def wait(self, micros: Micros) -> None:
+    def advance(self, micros: Micros) -> None:
         """Advance the clock."""
         self.now += micros
 
@@ -182,26 +174,26 @@ class Bench(ABC):
         """Return a unique or concurrency key that hashes to this test's shard."""
         return next(key for nth in itertools.count() if hash_shard(key := f"{word}-{nth}", self.shards) == self.shard)
 
-    async def client(self) -> Client:
+    async def client(self) -> StoreClient:
         """Create a client."""
         self._clients += 1
-        return Client(self, f"worker-{self._clients}")
+        return StoreClient(self, f"worker-{self._clients}")
 
-    async def clients(self, count: int) -> list[Client]:
+    async def clients(self, count: int) -> list[StoreClient]:
         return [await self.client() for _ in range(count)]
 
     @abstractmethod
-    async def carry_out(self, client: Client, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call one store method for a client. Raises Failure."""
+    async def execute(self, client: StoreClient, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call the store method `verb` for a client. Raises ActorFailure."""
 
     @property
     @abstractmethod
     def announces(self) -> bool:
-        """Whether `listen` receives the announcements of `enqueue(announce=True)`."""
+        """Whether the store itself announces jobs on the hub (`enqueue(announce=True)`), so that `listen` works."""
 
     @abstractmethod
     async def listen(self, name: str) -> Received:
-        """Listen to `<prefix>:<name>` from now on."""
+        """Subscribe to the hub's channel `<prefix>:<name>`. All later messages are received."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -209,33 +201,34 @@ class Bench(ABC):
 
 
 class StoreDriver(ABC):
-    """Creates benches on one store, with clients in this or other processes. A context manager; one driver runs any
-    number of tests.
+    """Runs tests on one kind of store, with clients in this process or in others. One driver can run any number of
+    tests. Use it as a context manager.
     """
 
     def __init__(self) -> None:
-        # A SQLite file stores the latest time that it has seen, so the next test starts after it.
+        # The time (µs) at which the next test's clock starts. Tests may share a SQLite file. The file remembers the
+        # latest time that it has seen, and its clock never runs back. So each test starts after the previous one's end.
         self._latest = time.time_ns() // 1000
 
     @abstractmethod
     def bench(self, namespace: str, now: Micros) -> Bench:
         """Create a bench with an empty store."""
 
-    def play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float = PATIENCE) -> None:
-        """Run a scenario to its end on a new bench."""
-        asyncio.run(self._play(scenario, patience))
+    def play(self, scenario: Callable[[Bench], Awaitable[None]], timeout: float = TEST_TIMEOUT) -> None:
+        """Run a test function on a new bench, and close the bench."""
+        asyncio.run(self._play(scenario, timeout))
 
-    async def _play(self, scenario: Callable[[Bench], Awaitable[None]], patience: float) -> None:
+    async def _play(self, scenario: Callable[[Bench], Awaitable[None]], timeout: float) -> None:
         bench = self.bench(f"jobs-{secrets.token_hex(6)}", self._latest)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await scenario(bench)
         finally:
             self._latest = bench.now + SECOND
             await bench.close()
 
     def close(self) -> None:  # noqa: B027 - most drivers keep nothing between tests
-        """Release what the driver keeps between tests. Safe to call twice."""
+        """Release what the driver keeps between tests, such as processes. Safe to call twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -244,11 +237,13 @@ class StoreDriver(ABC):
         self.close()
 
 
-def claim(scenario: Scenario, *, patience: float = PATIENCE) -> Callable[[Any, StoreDriver], None]:
-    """Turn a scenario into a test: pytest sees a plain method that takes the `store` fixture, a `StoreDriver`."""
+def store_test(scenario: Scenario, *, timeout: float = TEST_TIMEOUT) -> Callable[[Any, StoreDriver], None]:
+    """Decorate an async test method that takes a `Bench`. The result is a plain method for pytest, which takes the
+    fixture `store` (a `StoreDriver`) and runs the test on a new bench.
+    """
 
     def test(self: Any, store: StoreDriver) -> None:
-        store.play(functools.partial(scenario, self), patience)
+        store.play(functools.partial(scenario, self), timeout)
 
     test.__name__ = scenario.__name__
     test.__qualname__ = scenario.__qualname__
@@ -257,5 +252,5 @@ def claim(scenario: Scenario, *, patience: float = PATIENCE) -> Callable[[Any, S
     return test
 
 
-#: `claim` for tests with thousands of jobs.
-long_claim = functools.partial(claim, patience=LONG_PATIENCE)
+#: `store_test` for tests with thousands of jobs.
+long_store_test = functools.partial(store_test, timeout=LONG_TEST_TIMEOUT)

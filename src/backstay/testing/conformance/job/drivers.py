@@ -1,4 +1,4 @@
-"""Benches with clients in this process, which call a real store through the async or the blocking port."""
+"""Benches whose clients are in this process and call a real store, as the async or the blocking API does."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from backstay.job.store import Store
 from backstay.runtime.core import Core
 from backstay.runtime.flows import run
 from backstay.testing.clocked import open_clocked
-from backstay.testing.conformance.actor import Failure
-from backstay.testing.conformance.job.bench import Bench, Client, Received, StoreDriver
+from backstay.testing.conformance.actor import ActorFailure
+from backstay.testing.conformance.job.bench import Bench, Received, StoreClient, StoreDriver
 from backstay.testing.waiting import soon
 
 Api = Literal["async", "blocking"]
 
 
 class ClaimContext(Protocol):
-    """The settings of a connection: namespace, number of shards, and current time."""
+    """What a connection needs to know of its test: the namespace, the number of shards, and the current time."""
 
     namespace: str
     shards: int
     now: Micros
 
 
-class Connection:
-    """A Backstay on a clocked engine, with its store."""
+class StoreConnection:
+    """A Backstay, its engine with the test's clock, and its job store."""
 
     def __init__(self, url: str, api: Api, bench: ClaimContext, hub: str | None = None) -> None:
         self.engine: Engine = open_clocked(url, bench.namespace, lambda: bench.now)
@@ -41,15 +41,15 @@ class Connection:
         self.store: Store = open_job_store(self.engine, self.core.hub_prefix, bench.shards)
         self._blocking = api == "blocking"
 
-    async def carry_out(self, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    async def execute(self, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         try:
             if self._blocking:
-                return await asyncio.to_thread(lambda: run(self._ask(verb, args, named)))
-            return await self._ask(verb, args, named)
+                return await asyncio.to_thread(lambda: run(self._apply(verb, args, named)))
+            return await self._apply(verb, args, named)
         except Exception as error:
-            raise Failure.of(error) from error
+            raise ActorFailure.of(error) from error
 
-    async def _ask(self, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    async def _apply(self, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         return await self.core.port.apply(getattr(self.store, verb)(*args, **named))
 
     async def close(self) -> None:
@@ -62,7 +62,7 @@ class Connection:
 
 
 class LocalBench(Bench):
-    """Assigns clients to two Backstays in turn, so that some clients share one and some do not."""
+    """A bench with two Backstays. Clients are assigned to them in turn, so some clients share one and some do not."""
 
     def __init__(self, url: str, api: Api, namespace: str, now: Micros, shards: int, hub: str | None = None) -> None:
         super().__init__(namespace, now, shards)
@@ -71,19 +71,19 @@ class LocalBench(Bench):
         self._api: Api = api
         # Each Backstay on memory:// has its own database.
         self._most = 1 if url.startswith("memory:") else 2
-        self._connections: list[Connection] = []
-        self._connection_of: dict[str, Connection] = {}
+        self._connections: list[StoreConnection] = []
+        self._connection_of: dict[str, StoreConnection] = {}
         self._subscriptions: list[Subscription] = []
 
-    def _connection(self, turn: int) -> Connection:
+    def _connection(self, turn: int) -> StoreConnection:
         while len(self._connections) <= turn:
-            self._connections.append(Connection(self._url, self._api, self, self._hub))
+            self._connections.append(StoreConnection(self._url, self._api, self, self._hub))
         return self._connections[turn]
 
-    async def carry_out(self, client: Client, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    async def execute(self, client: StoreClient, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if client.name not in self._connection_of:
             self._connection_of[client.name] = self._connection(len(self._connection_of) % self._most)
-        return await self._connection_of[client.name].carry_out(verb, args, named)
+        return await self._connection_of[client.name].execute(verb, args, named)
 
     @property
     def announces(self) -> bool:
@@ -109,7 +109,7 @@ class LocalBench(Bench):
 
 
 class LocalStoreDriver(StoreDriver):
-    """Runs all clients in this process, on the port of the async or the blocking API."""
+    """Runs all clients in this process. `api`: whether they call the store as the async or the blocking API does."""
 
     def __init__(self, url: str, *, api: Api = "async", shards: int = 1, hub: str | None = None) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def unpack(verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: msgspec.convert(value, _types(verb)[name]) for name, value in arguments.items()}
 
 
-def answer(verb: str, data: Any) -> Any:
+def unpack_result(verb: str, data: Any) -> Any:
     """Convert plain data back to the return value of a method."""
     (kind,) = get_args(_types(verb)["return"])
     return msgspec.convert(data, kind)

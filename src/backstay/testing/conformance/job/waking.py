@@ -1,4 +1,5 @@
-"""Tests of hints: N jobs wake about N slots of all workers, and without hints jobs only start later.
+"""Tests of wake-ups: N jobs wake about N slots of all workers together (no thundering herd). If the hub fails, jobs
+start later, but none is lost.
 
 `WakingSuite` needs a fixture `fleet`: a `Fleet` on the set-up under test. `LostHubSuite` needs a `Fleet` with its own
 hub server, which the suite kills and restarts.
@@ -21,11 +22,11 @@ from backstay.job.worker.worker import Worker
 from backstay.testing.servers import RedisServer
 from backstay.testing.waiting import soon
 
-#: The number of jobs, and of workers. All workers together have five times as many slots as there are jobs.
+#: The number of jobs (N), and of workers. All workers together have 5 N slots.
 JOBS, WORKERS = 20, 5
-#: Polls per second and worker, at most.
-LOOKS = 1.0
-PATIENCE = 180.0
+#: The most polls per second of one idle worker.
+POLLS_PER_SECOND = 1.0
+TEST_TIMEOUT = 180.0
 
 
 class Fleet:
@@ -39,8 +40,10 @@ class Fleet:
         self.ran: Counter[int] = Counter()
 
     @asynccontextmanager
-    async def working(self) -> AsyncGenerator[tuple[JobType[[int], None], list[Worker]], None]:
-        """Start idle workers with 5 N slots in all; yield a job type and the workers."""
+    async def start_workers(self) -> AsyncGenerator[tuple[JobType[[int], None], list[Worker]], None]:
+        """Start WORKERS workers. Together they have 5 × JOBS slots, so five slots for each job that a test enqueues.
+        Yield a job type and the workers. The workers stop at the end of the `async with` block.
+        """
         self.ran.clear()
         namespace = f"conformance-{secrets.token_hex(6)}"
         types: list[JobType[[int], None]] = []
@@ -50,7 +53,7 @@ class Fleet:
                 stay = await stack.enter_async_context(Backstay(self.url, namespace=namespace, hub=self.hub))
                 types.append(self._define(stay))
                 worker = stay.worker(concurrency=5 * JOBS // WORKERS, signals=False)
-                await stack.enter_async_context(_running(worker))
+                await stack.enter_async_context(_run_worker(worker))
                 workers.append(worker)
             yield types[0], workers
 
@@ -61,7 +64,7 @@ class Fleet:
 
         return count
 
-    async def has_run(self, count: int, within: float = PATIENCE) -> bool:
+    async def has_run(self, count: int, within: float = TEST_TIMEOUT) -> bool:
         async def all_of_them() -> bool:
             return self.ran.total() >= count
 
@@ -69,21 +72,23 @@ class Fleet:
 
 
 @asynccontextmanager
-async def _running(worker: Worker) -> AsyncGenerator[None, None]:
+async def _run_worker(worker: Worker) -> AsyncGenerator[None, None]:
     task = asyncio.create_task(worker.run())
     try:
         yield
     finally:
         worker.stop()
-        await asyncio.wait_for(task, PATIENCE)
+        await asyncio.wait_for(task, TEST_TIMEOUT)
 
 
-def claim(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, Fleet], None]:
-    """Turn a scenario into a test: pytest sees a plain method that takes the `fleet` fixture."""
+def fleet_test(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, Fleet], None]:
+    """Decorate an async test method that takes a `Fleet`. The result is a plain method for pytest, which takes the
+    fixture `fleet`.
+    """
 
     def test(self: Any, fleet: Fleet) -> None:
         async def play() -> None:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * TEST_TIMEOUT):
                 await scenario(self, fleet)
 
         asyncio.run(play())
@@ -92,43 +97,43 @@ def claim(scenario: Callable[[Any, Fleet], Awaitable[None]]) -> Callable[[Any, F
 
 
 class WakingSuite:
-    """Tests with N jobs and 5 N idle slots."""
+    """Tests that enqueue JOBS jobs for workers with five times as many idle slots, and count the workers' exchanges."""
 
-    @claim
+    @fleet_test
     async def test_jobs_that_come_one_by_one_wake_about_one_slot_each(self, fleet: Fleet) -> None:
-        async with fleet.working() as (count, workers):
-            steps = await _settled(workers)
+        async with fleet.start_workers() as (count, workers):
+            exchanges = await _wait_idle(workers)
             began = time.monotonic()
             for number in range(JOBS):
                 await count.enqueue(number)
                 assert await fleet.has_run(number + 1)
             seconds = time.monotonic() - began
-            steps = sum(worker.exchanges for worker in workers) - steps
+            exchanges = sum(worker.exchanges for worker in workers) - exchanges
         assert fleet.ran == dict.fromkeys(range(JOBS), 1)
-        # One exchange claims a job and one finishes it; the rest is polling. If every job woke all workers, there would
-        # be five claims per job.
-        assert steps <= 2 * JOBS + WORKERS * (LOOKS * seconds + 2)
+        # One exchange claims a job and one finishes it; all other exchanges are polls. If every job woke all workers,
+        # there would be five claims per job.
+        assert exchanges <= 2 * JOBS + WORKERS * (POLLS_PER_SECOND * seconds + 2)
 
-    @claim
+    @fleet_test
     async def test_jobs_that_come_at_once_wake_no_more_slots_than_there_are_jobs(self, fleet: Fleet) -> None:
-        async with fleet.working() as (count, workers):
-            steps = await _settled(workers)
+        async with fleet.start_workers() as (count, workers):
+            exchanges = await _wait_idle(workers)
             began = time.monotonic()
             await count.enqueue_many([(number,) for number in range(JOBS)])
             assert await fleet.has_run(JOBS)
             seconds = time.monotonic() - began
-            steps = sum(worker.exchanges for worker in workers) - steps
+            exchanges = sum(worker.exchanges for worker in workers) - exchanges
         assert fleet.ran == dict.fromkeys(range(JOBS), 1)
-        assert steps <= JOBS + WORKERS * (LOOKS * seconds + 2)
+        assert exchanges <= JOBS + WORKERS * (POLLS_PER_SECOND * seconds + 2)
 
 
 class LostHubSuite:
     """Tests that stop and restart the hub's server. The jobs are in another engine."""
 
-    @claim
+    @fleet_test
     async def test_without_its_hub_everything_is_only_slower(self, fleet: Fleet) -> None:
         assert fleet.hub_server is not None, "this test kills the hub: Fleet(url, hub_server=RedisServer().start())"
-        async with fleet.working() as (count, _):
+        async with fleet.start_workers() as (count, _):
             await count.enqueue(0)
             assert await fleet.has_run(1)
             fleet.hub_server.kill()
@@ -140,7 +145,7 @@ class LostHubSuite:
         assert fleet.ran == dict.fromkeys(range(JOBS + 1), 1)
 
 
-async def _settled(workers: list[Worker]) -> int:
+async def _wait_idle(workers: list[Worker]) -> int:
     """Wait until every worker has polled and found no job; return the number of exchanges so far."""
 
     async def all_looked() -> bool:

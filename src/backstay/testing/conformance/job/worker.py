@@ -1,6 +1,6 @@
-"""A process that runs clients for a `RemoteBench`. Protocol as in `backstay.testing.conformance.worker`.
+"""A process that runs clients for a `RemoteBench`. The protocol is that of `backstay.testing.conformance.worker`.
 
-`args` of a request holds the engine's time (`now`), the number of shards and the method's arguments.
+The `args` of a request are the engine's time (`now`), the number of shards, and the arguments of the store method.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from typing import Any
 import msgspec
 
 from backstay.engine.base import Micros
-from backstay.testing.conformance.actor import Failure
+from backstay.testing.conformance.actor import ActorFailure
 from backstay.testing.conformance.job import verbs
-from backstay.testing.conformance.job.drivers import Api, Connection
+from backstay.testing.conformance.job.drivers import Api, StoreConnection
 
 
 class RemoteContext:
-    """The settings of one test's connection, with the time that the parent process sends."""
+    """The connection to the store for one test. `now`, the engine's time, is taken from the latest request of the
+    parent process.
+    """
 
     def __init__(self, url: str, api: Api, namespace: str, shards: int) -> None:
         self.namespace = namespace
         self.shards = shards
         self.now: Micros = 0
-        self.connection = Connection(url, api, self)
+        self.connection = StoreConnection(url, api, self)
 
 
 class Clients:
-    """Keeps one connection per namespace."""
+    """Executes the requests of the parent process, with one connection per namespace."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -40,8 +42,8 @@ class Clients:
         answer: dict[str, Any] = {"id": request["id"]}
         try:
             answer["result"] = msgspec.to_builtins(await self._answer(request))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            failure = error if isinstance(error, Failure) else Failure.of(error)
+        except Exception as error:  # noqa: BLE001 - every error is passed to the parent process
+            failure = error if isinstance(error, ActorFailure) else ActorFailure.of(error)
             answer["failure"] = {"kinds": failure.kinds, "message": failure.message, "facts": failure.facts}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
@@ -56,7 +58,7 @@ class Clients:
             self._contexts[namespace] = RemoteContext(self._url, request["api"], namespace, args["shards"])
         context = self._contexts[namespace]
         context.now = max(context.now, args["now"])
-        return await context.connection.carry_out(verb, (), verbs.unpack(verb, args["arguments"]))
+        return await context.connection.execute(verb, (), verbs.unpack(verb, args["arguments"]))
 
 
 async def serve() -> None:

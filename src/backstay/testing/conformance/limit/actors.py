@@ -1,4 +1,6 @@
-"""An actor's calls to a limit or to `stay.limits`. Results are plain data, which can cross a pipe."""
+"""The calls of an actor to a limit or to `stay.limits`. Results are plain data, because the actor may be in another
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers of the limit suite."""
+"""Helpers of the limit suite: `limit_for(actor, rate)` is a limit that an actor uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LONG = "hour"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One actor's view of one limit."""
+class ActorLimit:
+    """A limit as one actor uses it."""
 
     actor: Actor
     name: Any
@@ -38,5 +38,5 @@ class Ask:
         return Decision(**await self.do("wait", key, timeout=timeout))
 
 
-def ask(actor: Actor, *rates: Any, name: Any = "api", **options: Any) -> Ask:
-    return Ask(actor, name, rates, options)
+def limit_for(actor: Actor, *rates: Any, name: Any = "api", **options: Any) -> ActorLimit:
+    return ActorLimit(actor, name, rates, options)

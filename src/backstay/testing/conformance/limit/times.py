@@ -8,66 +8,69 @@ import itertools
 from backstay.engine.base import steady
 from backstay.errors import Decision
 from backstay.limit.local_fallback import DENIAL_CACHE_SECONDS
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.driver import Stage, claim
-from backstay.testing.conformance.limit.cases import ALGORITHMS, LONG, Ask, ask
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.driver import Stage, driver_test
+from backstay.testing.conformance.limit.cases import ALGORITHMS, LONG, ActorLimit, limit_for
 from backstay.testing.waiting import WITHIN, soon
 
 #: Tolerance in seconds: one clock tick, and the drift between two clocks of one machine during a test.
 TICK = 0.002
-#: Attempts of a test whose window may end before all callers have arrived.
+#: How often a test is tried whose rate-limit window may end before all callers have arrived, on a busy machine.
 TRIES = 5
 
 
-class Times:
+class LimitTimesTests:
     """Tests of `retry_after`, `reset_after` and `wait`."""
 
-    @claim
+    @driver_test
     async def test_after_retry_after_the_hit_is_admitted(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
 
         async def admitted(algorithm: str) -> None:
-            mine, theirs = (ask(actor, "2/2s", algorithm=algorithm) for actor in (one, other))
-            await _denied(mine, algorithm)
-            denial = await _denied(theirs, algorithm)
+            mine, theirs = (limit_for(actor, "2/2s", algorithm=algorithm) for actor in (one, other))
+            await _hit_until_denied(mine, algorithm)
+            denial = await _hit_until_denied(theirs, algorithm)
             assert 0 < denial.retry_after <= 4
             await asyncio.sleep(denial.retry_after + TICK)
             assert (await mine.peek(algorithm, denial.count and 1)).allowed, algorithm
             assert (await mine.hit(algorithm)).allowed, algorithm
 
-        # All algorithms at once: each takes seconds, because a busy machine must be able to fill the window.
+        # The test of one algorithm takes seconds, so all algorithms are tested concurrently. The window cannot be
+        # shorter than two seconds: even a busy machine must be able to use up the limit before the window ends.
         await asyncio.gather(*[admitted(algorithm) for algorithm in ALGORITHMS])
 
-    @claim
+    @driver_test
     async def test_after_reset_after_nothing_is_taken(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for algorithm in ALGORITHMS:
-            taken = await ask(one, "5/200ms", algorithm=algorithm).hit("k", 5)
+            taken = await limit_for(one, "5/200ms", algorithm=algorithm).hit("k", 5)
             assert 0 < taken.reset_after <= 0.4
             await asyncio.sleep(taken.reset_after + TICK)
-            seen = await ask(other, "5/200ms", algorithm=algorithm).peek("k", 5)
+            seen = await limit_for(other, "5/200ms", algorithm=algorithm).peek("k", 5)
             assert (seen.allowed, seen.count, seen.remaining) == (True, 0, 5), algorithm
 
-    @claim
-    async def test_those_who_wait_get_places_one_after_the_other(self, stage: Stage) -> None:
+    @driver_test
+    async def test_waiting_calls_are_admitted_one_after_the_other(self, stage: Stage) -> None:
         actors = await stage.actors(4)
         for algorithm in ALGORITHMS:
-            views = [ask(actor, "1/80ms", algorithm=algorithm) for actor in actors]
+            views = [limit_for(actor, "1/80ms", algorithm=algorithm) for actor in actors]
             decisions = await asyncio.gather(*[view.wait("k", timeout=WITHIN) for view in views])
             moments = sorted(decision.at for decision in decisions)
             assert all(decision.allowed for decision in decisions)
             gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
-            if algorithm == "fixed":  # one call per window, at any time within it
-                # Compare in µs: a moment shortly before a window's end must not be rounded into the next window.
+            if algorithm == "fixed":
+                # Each call must be in a window of its own. Two calls in adjacent windows may be close together, so
+                # the gaps prove nothing: compare the numbers of the windows. Compute these from µs: rounding to a
+                # coarser unit could move a call from the end of its window into the next one.
                 assert len({round(moment * 1e6) // 80_000 for moment in moments}) == len(moments), moments
-            else:  # all algorithms except `sliding` use whole milliseconds
+            else:  # all algorithms except `sliding` round to milliseconds, so a gap may be 1 ms too short
                 assert min(gaps) >= (0.08 if algorithm == "sliding" else 0.079) - 1e-6, (algorithm, gaps)
 
-    @claim
+    @driver_test
     async def test_a_hit_does_not_overtake_waiting_calls(self, stage: Stage) -> None:
-        first, second, third = (ask(actor, "1/1500ms") for actor in await stage.actors(3))
+        first, second, third = (limit_for(actor, "1/1500ms") for actor in await stage.actors(3))
         for view in (second, third):
-            await view.peek("k")  # connect first: it takes a while
+            await view.peek("k")  # connect now, because a first request is slow
         for key in map(str, range(TRIES)):
             await first.hit(key)
             waiting = asyncio.create_task(second.wait(key, timeout=WITHIN))
@@ -86,23 +89,23 @@ class Times:
             return
         raise AssertionError("no call was ever waiting")
 
-    @claim
+    @driver_test
     async def test_a_wait_that_would_take_too_long_is_refused_at_once(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
         for algorithm in ALGORITHMS:
-            api = ask(one, f"1/{LONG}", algorithm=algorithm)
+            api = limit_for(one, f"1/{LONG}", algorithm=algorithm)
             assert (await api.wait("k", timeout=0)).allowed
             async with asyncio.timeout(20):
-                failure = await refused(api.wait("k", timeout=30), "RateLimited")
+                failure = await assert_refused(api.wait("k", timeout=30), "RateLimited")
             assert "try again" in failure.message
-            assert (await ask(other, f"1/{LONG}", algorithm=algorithm).peek("k")).count == 1, algorithm
+            assert (await limit_for(other, f"1/{LONG}", algorithm=algorithm).peek("k")).count == 1, algorithm
 
-    @claim
+    @driver_test
     async def test_a_repeated_denial_is_answered_from_memory_and_in_time(self, stage: Stage) -> None:
         one, other = await stage.actors(2)
-        api = ask(one, f"1/{LONG}")
-        await api.peek("k")  # connect first: it takes a while
-        await ask(other, f"1/{LONG}").hit("k")
+        api = limit_for(one, f"1/{LONG}")
+        await api.peek("k")  # connect now, because a first request is slow
+        await limit_for(other, f"1/{LONG}").hit("k")
         began = steady()
         denial = await api.hit("k")
         assert (denial.allowed, denial.by) == (False, "engine")
@@ -112,8 +115,8 @@ class Times:
             assert again.by == "memory" or steady() - began > DENIAL_CACHE_SECONDS
             assert again.retry_after <= denial.retry_after
 
-        brief = ask(one, "1/300ms")
-        first = await ask(other, "1/300ms").hit("k")
+        brief = limit_for(one, "1/300ms")
+        first = await limit_for(other, "1/300ms").hit("k")
         admitted: list[Decision] = []
 
         async def once_more() -> bool:
@@ -126,7 +129,7 @@ class Times:
         assert admitted[0].at >= first.at + 0.3 - 1e-6
 
 
-async def _denied(view: Ask, key: str) -> Decision:
+async def _hit_until_denied(view: ActorLimit, key: str) -> Decision:
     """Hit the key until a hit is denied, and return that decision."""
     while (decision := await view.hit(key)).allowed:
         pass

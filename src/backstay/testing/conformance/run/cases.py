@@ -8,30 +8,32 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from backstay.job.model import FINAL, Claimed, Failure, Finish, Job, JobResult, NewJob
+from backstay.job.exchange import Claimed
+from backstay.job.model import FINAL, Failure, Finish, Job, JobResult, NewJob
 from backstay.job.run_model import FINISHED, NewRun, Run, RunEvent
-from backstay.testing.conformance.job.bench import Bench, Client, end
+from backstay.job.run_status import final_status
+from backstay.testing.conformance.job.bench import Bench, StoreClient, build_finish
 
 OOPS = Failure("OSError", "disk full")
 #: The job state by event kind, for kinds that are not named after the state.
 STATES = {"ready": "pending", "started": "running"}
 PAGE = 1000
 
-#: The options of each job by its name, or only the names.
-Wishes = Mapping[str, Any] | Sequence[str]
+#: The jobs of a run: their options by name, or only their names.
+JobOptionsByName = Mapping[str, Any] | Sequence[str]
 
 
 class StartedRun:
     """A run with the ids of its jobs by name. A job's name is also its type."""
 
-    def __init__(self, client: Client, new: NewRun) -> None:
+    def __init__(self, client: StoreClient, new: NewRun) -> None:
         self.client = client
         self.new = new
         self.id = new.id
         self.ids = {job.type: job.id for job in new.jobs}
 
     async def run(self) -> Run:
-        run: Run | None = await self.client.ask("get_run", self.id)
+        run: Run | None = await self.client.call("get_run", self.id)
         assert run is not None, f"run {self.id} is gone"
         return run
 
@@ -57,7 +59,9 @@ class StartedRun:
         """Check that the run's record, its jobs and its events agree. Returns the run."""
         run, jobs, events = await self.run(), await self.jobs(), await self.events()
         assert run.counts == Counter(job.state for job in jobs if not job.followed_by)
-        assert await self.client.ask("results", self.id, limit=len(jobs) + 1) == [brief(job) for job in reversed(jobs)]
+        assert await self.client.call("results", self.id, limit=len(jobs) + 1) == [
+            to_result(job) for job in reversed(jobs)
+        ]
         assert [event.seq for event in events] == list(range(1, run.events + 1))
         assert [event.at for event in events] == sorted(event.at for event in events)
         assert {event.run for event in events} == {self.id}
@@ -71,6 +75,12 @@ class StartedRun:
         assert kinds.count("run_finished") - kinds.count("run_reopened") == (run.status in FINISHED)
         if run.status in FINISHED:
             assert all(job.state in FINAL for job in jobs)
+            soft = {job.id for job in self.new.jobs if job.soft}
+            assert run.status == final_status(
+                hard_failures=sum(job.state == "failed" and job.id not in soft for job in jobs),
+                cancelled=sum(job.state == "cancelled" for job in jobs),
+                cancel_requested=run.cancel_requested,
+            )
             assert (events[-1].kind, events[-1].why, events[-1].at) == ("run_finished", run.status, run.finished)
         else:
             assert any(job.state not in FINAL for job in jobs)
@@ -78,59 +88,69 @@ class StartedRun:
         return run
 
 
-def brief(job: Job) -> JobResult:
-    """Convert a job to the form that `results` returns."""
+def to_result(job: Job) -> JobResult:
+    """Convert a job to the `JobResult` that `results` returns for it."""
     return JobResult(job.id, job.type, job.state, job.chain, job.followed_by, job.result)
 
 
-def planned(bench: Bench, wishes: Wishes, **fields: Any) -> NewRun:
-    """Build a run to start: {"a": {}, "b": {"after": "a"}}. `after` is a space-separated list of the run's jobs."""
+def plan_run(bench: Bench, jobs_by_name: JobOptionsByName, **fields: Any) -> NewRun:
+    """Build a run from jobs such as {"a": {}, "b": {"after": "a"}}. `after`: the names of its blockers, separated by
+    spaces.
+    """
     id_ = fields.pop("id", "") or bench.new_id()
-    wishes = wishes if isinstance(wishes, Mapping) else {name: {} for name in wishes}
+    jobs_by_name = jobs_by_name if isinstance(jobs_by_name, Mapping) else {name: {} for name in jobs_by_name}
     ids: dict[str, str] = {}
     jobs: list[NewJob] = []
-    for name, wish in wishes.items():
-        wish = dict(wish)  # noqa: PLW2901 - its own from here on
-        after = wish.pop("after", "")
+    for name, options in jobs_by_name.items():
+        options = dict(options)  # noqa: PLW2901 - a copy, because `after` is removed
+        after = options.pop("after", "")
         names = after.split() if isinstance(after, str) else after
-        new = bench.job(name, run=id_, after=tuple(ids[one] for one in names), **wish)
+        new = bench.job(name, run=id_, after=tuple(ids[one] for one in names), **options)
         ids[name] = new.id
         jobs.append(new)
     return NewRun(id=id_, workflow=fields.pop("workflow", "build"), jobs=tuple(jobs), **fields)
 
 
-async def begin(client: Client, wishes: Wishes, **fields: Any) -> StartedRun:
+async def begin(client: StoreClient, jobs_by_name: JobOptionsByName, **fields: Any) -> StartedRun:
     """Start a run."""
-    new = planned(client.bench, wishes, **fields)
-    run = await client.ask("start_run", new)
+    new = plan_run(client.bench, jobs_by_name, **fields)
+    run = await client.call("start_run", new)
     assert run.id == new.id
     return StartedRun(client, new)
 
 
-def outcome(job: Claimed, kind: str = "complete", **fields: Any) -> Finish:
-    """Build a job's finish with the defaults of most tests: the result is the job's name, the error is OOPS."""
+def default_finish(job: Claimed, kind: str = "complete", **fields: Any) -> Finish:
+    """Build a `Finish`, with which a worker reports how a job has ended. Unless `fields` say otherwise, a completed job
+    has its name as the result, and a failed or retried one has the error `OOPS`.
+    """
     if kind == "complete":
-        return end(job, kind, **{"result": job.type.encode(), **fields})
-    return end(job, kind, **{"error": OOPS, **fields}) if kind in ("fail", "retry") else end(job, kind, **fields)
+        return build_finish(job, kind, **{"result": job.type.encode(), **fields})
+    return (
+        build_finish(job, kind, **{"error": OOPS, **fields})
+        if kind in ("fail", "retry")
+        else build_finish(job, kind, **fields)
+    )
 
 
-async def play(client: Client, kinds: Mapping[str, str] | None = None, *, most: int = 1000) -> list[str]:
-    """Claim and finish jobs until none is left; `kinds` sets the finish of each. Returns names in order of claim."""
+async def run_jobs(client: StoreClient, kinds: Mapping[str, str] | None = None, *, most: int = 1000) -> list[str]:
+    """Claim and finish jobs until none can be claimed. `kinds`: the kind of finish by job name, by default `complete`.
+    Returns the names in order of claim.
+    """
     order: list[str] = []
     while jobs := await client.claim(most):
         order += [job.type for job in jobs]
-        await client.exchange([outcome(job, (kinds or {}).get(job.type, "complete")) for job in jobs])
+        await client.exchange([default_finish(job, (kinds or {}).get(job.type, "complete")) for job in jobs])
     return order
 
 
-async def work_together(clients: Sequence[Client], total: int, *, batch: int = 7) -> list[Claimed]:
-    """Let clients claim and complete jobs concurrently until `total` jobs were claimed. Returns them."""
+async def complete_concurrently(clients: Sequence[StoreClient], total: int, *, batch: int = 7) -> list[Claimed]:
+    """Let clients claim and complete jobs concurrently until `total` jobs were claimed. Returns all claimed jobs."""
     had: list[Claimed] = []
 
-    async def work(client: Client, size: int) -> None:
+    async def work(client: StoreClient, size: int) -> None:
         jobs: list[Claimed] = []
         while len(had) < total or jobs:
-            reply = await client.exchange([outcome(job) for job in jobs], want=size)
+            reply = await client.exchange([default_finish(job) for job in jobs], want=size)
             assert set(reply.verdicts) <= {"ok"}
             jobs = list(reply.jobs)
             had.extend(jobs)
@@ -141,25 +161,27 @@ async def work_together(clients: Sequence[Client], total: int, *, batch: int = 7
     return had
 
 
-async def jobs_of(client: Client, run: str) -> list[Job]:
+async def jobs_of(client: StoreClient, run: str) -> list[Job]:
     jobs: list[Job] = []
-    while page := await client.ask("list_jobs", run=run, before=jobs[-1].id if jobs else "", limit=PAGE):
+    while page := await client.call("list_jobs", run=run, before=jobs[-1].id if jobs else "", limit=PAGE):
         jobs += page
     return jobs[::-1]
 
 
-async def events_of(client: Client, run: str) -> list[RunEvent]:
+async def events_of(client: StoreClient, run: str) -> list[RunEvent]:
     events: list[RunEvent] = []
-    while page := await client.ask("run_events", run, len(events), PAGE):
+    while page := await client.call("run_events", run, len(events), PAGE):
         events += page
     return events
 
 
-async def all_events(client: Client, after: str = "", limit: int = PAGE) -> tuple[list[RunEvent], str]:
-    """Return the events of all runs after a cursor, and the cursor after the last of them."""
+async def all_events(client: StoreClient, after: str = "", limit: int = PAGE) -> tuple[list[RunEvent], str]:
+    """Return the events of all runs after the cursor `after` ("": from the beginning), and the cursor after the last of
+    these events. A cursor is a position in the list of all events.
+    """
     events: list[RunEvent] = []
     while True:
-        page = await client.ask("events", client.bench.shard, after, limit)
+        page = await client.call("events", client.bench.shard, after, limit)
         after = page.cursor
         events += page.events
         if not page.events:

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from backstay.job.model import Enqueued
-from backstay.testing.conformance.job.bench import LEASE, MINUTE, Bench, claim
-from backstay.testing.conformance.run.cases import begin, outcome, play
+from backstay.testing.conformance.job.bench import LEASE, MINUTE, Bench, store_test
+from backstay.testing.conformance.run.cases import begin, default_finish, run_jobs
 
 
-class Conditions:
+class RunConditionsTests:
     """Tests of `when`, `soft` and the finish kind `skip`."""
 
     # ── any_failure ──
 
-    @claim
+    @store_test
     async def test_any_failure_starts_when_all_have_ended_and_one_failed(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         run = await begin(one, {"a": {}, "b": {}, "tell": {"after": "a b", "when": "any_failure"}})
         a, b = await other.claim(2)
-        await other.exchange([outcome(a, "fail")])
+        await other.exchange([default_finish(a, "fail")])
         assert (await run.states())["tell"] == "blocked"
-        await other.exchange([outcome(b)])
+        await other.exchange([default_finish(b)])
         job = await other.take()
         assert (job.type, job.upstream) == ("tell", {a.id: None, b.id: b"b"})
-        await other.exchange([outcome(job)])
+        await other.exchange([default_finish(job)])
         assert (await run.audit()).status == "failure"
 
-    @claim
+    @store_test
     async def test_any_failure_is_skipped_when_none_failed(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         wishes = {"a": {}, "b": {}, "tell": {"after": "a b", "when": "any_failure"}, "then": {"after": "tell"}}
         run = await begin(one, wishes)
-        assert sorted(await play(other)) == ["a", "b"]
+        assert sorted(await run_jobs(other)) == ["a", "b"]
         seen = await run.audit()
         assert (seen.status, seen.counts) == ("success", {"completed": 2, "skipped": 2})
 
-    @claim
+    @store_test
     async def test_any_failure_counts_indirect_failures(self, bench: Bench) -> None:
         """A job that was skipped because of a failure counts as a failure, through any number of skipped jobs."""
         one, other = await bench.clients(2)
@@ -51,12 +51,12 @@ class Conditions:
                 "both": {"after": "d fine", "when": "any_failure"},
             },
         )
-        order = await play(other, {"a": "fail"})
+        order = await run_jobs(other, {"a": "fail"})
         assert sorted(order) == ["a", "both", "far", "fine", "near"]
         assert (await run.audit()).counts == {"failed": 1, "skipped": 3, "completed": 4}
 
-    @claim
-    async def test_a_job_that_ran_in_spite_of_a_failure_stops_the_blame(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_job_that_ran_despite_a_failure_hides_it_from_later_jobs(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         wishes = {
             "a": {},
@@ -65,12 +65,12 @@ class Conditions:
             "then": {"after": "always"},
         }
         run = await begin(one, wishes)
-        assert await play(other, {"a": "fail"}) == ["a", "always", "then"]
+        assert await run_jobs(other, {"a": "fail"}) == ["a", "always", "then"]
         assert (await run.states())["tell"] == "skipped"
         await run.audit()
 
-    @claim
-    async def test_what_was_cancelled_is_no_failure(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_cancelled_job_is_no_failure(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         wishes = {
             "a": {"delay": MINUTE},
@@ -80,22 +80,22 @@ class Conditions:
             "anyway": {"after": "b", "when": "all_done"},
         }
         run = await begin(one, wishes)
-        await other.ask("cancel", run.ids["a"], "enough")
+        await other.call("cancel", run.ids["a"], "enough")
         states = {"a": "cancelled", "b": "skipped", "near": "skipped", "far": "skipped", "anyway": "pending"}
         assert await run.states() == states
         await run.audit()
 
-    @claim
+    @store_test
     async def test_any_failure_after_the_fact_is_decided_at_once(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         a, b = await one.add("a"), await one.add("b")
         behind = await one.add("behind", after=(a,))
-        await play(one, {"a": "fail"})
+        await run_jobs(one, {"a": "fail"})
         for blocker, state in ((a, "pending"), (b, "skipped"), (behind, "pending")):
             new = bench.job("tell", after=(blocker,), when="any_failure")
             assert [made.state for made in await one.enqueue(new)] == [state]
 
-    @claim
+    @store_test
     async def test_any_failure_without_needs_is_skipped(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         new = bench.job("tell", when="any_failure")
@@ -109,19 +109,19 @@ class Conditions:
             ("run_finished", ""),
         ]
 
-    @claim
+    @store_test
     async def test_any_failure_counts_a_worker_that_died(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         run = await begin(one, {"a": {}, "tell": {"after": "a", "when": "any_failure"}})
         await one.take()
-        bench.wait(LEASE)
+        bench.advance(LEASE)
         assert await other.reap() == {"tell": 1}
-        assert await play(other) == ["tell"]
+        assert await run_jobs(other) == ["tell"]
         assert (await run.audit()).status == "failure"
 
     # ── soft ──
 
-    @claim
+    @store_test
     async def test_a_soft_failure_blocks_no_dependent(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         wishes = {
@@ -131,35 +131,35 @@ class Conditions:
             "tell": {"after": "lint", "when": "any_failure"},
         }
         run = await begin(one, wishes)
-        await other.exchange([outcome(await other.take(), "fail")])
+        await other.exchange([default_finish(await other.take(), "fail")])
         jobs = await other.claim(5)
         assert {job.type: job.upstream for job in jobs} == {
             "build": {run.ids["lint"]: None},
             "always": {run.ids["lint"]: None},
         }
-        await other.exchange([outcome(job) for job in jobs])
+        await other.exchange([default_finish(job) for job in jobs])
         states = {"lint": "failed", "build": "completed", "always": "completed", "tell": "skipped"}
         assert await run.states() == states
         assert (await run.audit()).status == "success"
 
-    @claim
+    @store_test
     async def test_a_soft_job_whose_worker_died_blocks_no_dependent(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         run = await begin(one, {"lint": {"soft": True}, "build": {"after": "lint"}})
         await one.take()
-        bench.wait(LEASE)
+        bench.advance(LEASE)
         assert await other.reap() == {"build": 1}
-        assert await play(other) == ["build"]
+        assert await run_jobs(other) == ["build"]
         assert (await run.audit()).status == "success"
 
-    @claim
+    @store_test
     async def test_a_soft_job_that_succeeds_is_like_any_other(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         run = await begin(one, {"lint": {"soft": True}, "build": {"after": "lint"}})
-        await one.exchange([outcome(await one.take())])
+        await one.exchange([default_finish(await one.take())])
         assert (await one.take()).upstream == {run.ids["lint"]: b"lint"}
 
-    @claim
+    @store_test
     async def test_a_soft_job_that_is_skipped_or_cancelled_is_like_any_other(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         wishes = {
@@ -169,32 +169,32 @@ class Conditions:
             "tell": {"after": "lint", "when": "any_failure"},
         }
         run = await begin(one, wishes)
-        await play(one, {"a": "fail"})
+        await run_jobs(one, {"a": "fail"})
         assert await run.states() == {"a": "failed", "lint": "skipped", "build": "skipped", "tell": "completed"}
         run = await begin(one, wishes)
-        await play(one, {"lint": "cancel"})
+        await run_jobs(one, {"lint": "cancel"})
         assert await run.states() == {"a": "completed", "lint": "cancelled", "build": "skipped", "tell": "skipped"}
 
-    @claim
+    @store_test
     async def test_a_soft_failure_beside_a_hard_one_is_a_failure(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         run = await begin(one, {"soft": {"soft": True}, "hard": {}, "all": {"after": "soft hard"}})
-        await play(one, {"soft": "fail", "hard": "fail"})
+        await run_jobs(one, {"soft": "fail", "hard": "fail"})
         assert await run.states() == {"soft": "failed", "hard": "failed", "all": "skipped"}
         assert (await run.audit()).status == "failure"
 
-    @claim
+    @store_test
     async def test_soft_works_without_a_run(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         a = await one.add("a", soft=True)
         waiting = await one.add("b", after=(a,))
-        await one.exchange([outcome(await one.take(), "fail")])
+        await one.exchange([default_finish(await one.take(), "fail")])
         late = await one.add("b", after=(a,))
         assert [(job.id, job.upstream) for job in await one.claim(5)] == [(waiting, {a: None}), (late, {a: None})]
 
     # ── skip ──
 
-    @claim
+    @store_test
     async def test_a_skip_does_not_count_as_a_failure(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         wishes = {
@@ -207,50 +207,50 @@ class Conditions:
         }
         run = await begin(one, wishes)
         job = await other.take()
-        reply = await other.exchange([outcome(job, "skip")])
+        reply = await other.exchange([default_finish(job, "skip")])
         assert (reply.verdicts, reply.ready) == (("ok",), {"always": 1})
         seen = (await run.jobs())[0]
         assert (seen.state, seen.finished, seen.result) == ("skipped", bench.now, None)
         job = await other.take()
         assert (job.type, job.upstream) == ("always", {run.ids["decide"]: None})
-        await other.exchange([outcome(job)])
+        await other.exchange([default_finish(job)])
         skipped = dict.fromkeys(("decide", "b", "c", "near", "far"), "skipped")
         assert await run.states() == {**skipped, "always": "completed"}
         assert (await run.audit()).status == "success"
 
-    @claim
-    async def test_skipping_all_of_it_is_a_success(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_run_whose_jobs_are_all_skipped_is_a_success(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         run = await begin(one, {"decide": {}, "b": {"after": "decide"}})
-        await play(one, {"decide": "skip"})
+        await run_jobs(one, {"decide": "skip"})
         seen = await run.audit()
         assert (seen.status, seen.counts) == ("success", {"skipped": 2})
 
-    @claim
+    @store_test
     async def test_a_failure_beside_a_skip_still_triggers_any_failure(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         wishes = {"decide": {}, "a": {}, "tell": {"after": "decide a", "when": "any_failure"}}
         run = await begin(one, wishes)
-        assert await play(one, {"decide": "skip", "a": "fail"}) == ["decide", "a", "tell"]
+        assert await run_jobs(one, {"decide": "skip", "a": "fail"}) == ["decide", "a", "tell"]
         assert (await run.audit()).status == "failure"
 
-    @claim
-    async def test_a_skip_frees_what_the_job_held(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_skip_ends_the_lease(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         id_ = await one.add()
         job = await one.take()
-        await one.exchange([outcome(job, "skip")])
+        await one.exchange([default_finish(job, "skip")])
         assert await one.renew(job) == ["lost"]
-        assert (await one.exchange([outcome(job)])).verdicts == ("stale",)
+        assert (await one.exchange([default_finish(job)])).verdicts == ("stale",)
         assert await one.state(id_) == "skipped"
         assert (await one.exchange()).next_in is None
 
-    @claim
+    @store_test
     async def test_a_chain_may_end_with_a_skip(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         run = await begin(one, {"a": {}, "b": {"after": "a"}})
         job = await one.take()
-        await one.exchange([outcome(job, next=bench.job("a2", chain=job.chain))])
-        await one.exchange([outcome(await one.take(), "skip")])
+        await one.exchange([default_finish(job, next=bench.job("a2", chain=job.chain))])
+        await one.exchange([default_finish(await one.take(), "skip")])
         assert await run.states() == {"a": "completed", "a2": "skipped", "b": "skipped"}
         assert (await run.audit()).status == "success"

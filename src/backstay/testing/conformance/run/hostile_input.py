@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backstay.job.model import Failure
-from backstay.testing.conformance.job.bench import Bench, claim
-from backstay.testing.conformance.run.cases import begin, outcome, play
+from backstay.testing.conformance.job.bench import Bench, store_test
+from backstay.testing.conformance.run.cases import begin, default_finish, run_jobs
 
 TEXTS = [
     "é 日本 \U0001f600",
@@ -21,78 +21,78 @@ TEXTS = [
 ]
 
 
-class HostileInput:
+class RunHostileInputTests:
     """Any text is returned unchanged and is never interpreted."""
 
-    @claim
+    @store_test
     async def test_names_of_workflows_and_documents_come_back_whole(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         for text in TEXTS:
             run = await begin(one, ["a"], workflow=text, doc=text.encode())
-            seen = await other.ask("get_run", run.id)
+            seen = await other.call("get_run", run.id)
             assert (seen.workflow, seen.doc) == (text, text.encode())
-            assert [each.id for each in await other.ask("list_runs", workflow=text)] == [run.id]
-            await play(one)
-            assert [each.id for each in await other.ask("list_runs", workflow=text, status="success")] == [run.id]
+            assert [each.id for each in await other.call("list_runs", workflow=text)] == [run.id]
+            await run_jobs(one)
+            assert [each.id for each in await other.call("list_runs", workflow=text, status="success")] == [run.id]
             await run.audit()
 
-    @claim
+    @store_test
     async def test_reasons_come_back_whole(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         for text in ["", *TEXTS]:
             run = await begin(one, ["a", "b"])
             job = await one.take()
-            await other.ask("cancel_run", run.id, text)
-            await one.exchange([outcome(job, "cancel")])
+            await other.call("cancel_run", run.id, text)
+            await one.exchange([default_finish(job, "cancel")])
             seen = await run.audit()
             assert (seen.status, seen.reason, seen.cancel_requested) == ("cancelled", text, True)
             whys = {event.why for event in await run.events() if event.kind in ("run_cancelling", "cancelled")}
             assert whys == {text}
 
-    @claim
+    @store_test
     async def test_failures_come_back_whole(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         for text in TEXTS:
             run = await begin(one, ["a"])
-            await one.exchange([outcome(await one.take(), "fail", error=Failure("E", text, trace=text))])
+            await one.exchange([default_finish(await one.take(), "fail", error=Failure("E", text, trace=text))])
             (job,) = await run.jobs()
             assert job.error is not None
             assert (job.error.message, job.error.trace) == (text, text)
             assert [event.why for event in await run.events() if event.kind == "failed"] == [text]
 
-    @claim
+    @store_test
     async def test_types_of_jobs_and_outputs_come_back_whole(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         run = await begin(one, TEXTS)
         jobs = await one.claim(100)
         assert [job.type for job in jobs] == TEXTS
-        await one.exchange([outcome(job, outputs={job.type: job.type}) for job in jobs])
+        await one.exchange([default_finish(job, outputs={job.type: job.type}) for job in jobs])
         for job in jobs:
-            assert await other.ask("get_outputs", job.id) == {job.type: job.type}
+            assert await other.call("get_outputs", job.id) == {job.type: job.type}
         assert (await run.audit()).status == "success"
 
-    @claim
-    async def test_ids_that_are_none_find_nothing(self, bench: Bench) -> None:
+    @store_test
+    async def test_invalid_ids_find_nothing(self, bench: Bench) -> None:
         one, _ = await bench.clients(2)
         await begin(one, ["a"])
         shard = bench.new_id().partition("-")[0]
         for text in TEXTS[:6]:
             id_ = f"{shard}-{text}"
             for verb, *more in (("get_run",), ("cancel_run", "why"), ("rerun_failed",)):
-                assert await one.ask(verb, id_, *more) is None
-            assert await one.ask("run_events", id_) == []
-            assert await one.ask("list_artifacts", id_) == []
+                assert await one.call(verb, id_, *more) is None
+            assert await one.call("run_events", id_) == []
+            assert await one.call("list_artifacts", id_) == []
 
-    @claim
-    async def test_a_large_document_comes_back_whole(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_large_document_is_returned_unchanged(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         large = bytes(range(256)) * 4096
         run = await begin(one, ["a"], doc=large)
-        await play(one)
-        assert (await other.ask("get_run", run.id)).doc == large
+        await run_jobs(one)
+        assert (await other.call("get_run", run.id)).doc == large
         await run.audit()
 
-    @claim
+    @store_test
     async def test_numbers_are_exact(self, bench: Bench) -> None:
         """Times in µs have sixteen digits; Lua's `tostring`, for example, keeps fourteen."""
         one, other = await bench.clients(2)
@@ -100,10 +100,10 @@ class HostileInput:
         assert (await run.run()).version == 2**31 - 1
         begun = bench.now
         for _ in range(3):
-            bench.wait(1)
-            await one.exchange([outcome(await one.take(), "release")])
-        bench.wait(1)
-        await play(other)
+            bench.advance(1)
+            await one.exchange([default_finish(await one.take(), "release")])
+        bench.advance(1)
+        await run_jobs(other)
         assert [event.at - begun for event in await run.events()] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
         seen = await run.audit()
         assert (seen.created, seen.started, seen.finished, seen.deadline) == (begun, begun + 1, begun + 4, begun + 7)

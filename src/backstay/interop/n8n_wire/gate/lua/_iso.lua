@@ -1,8 +1,9 @@
--- Purpose: format µs since the epoch as ISO 8601 in UTC with milliseconds, as JavaScript does (Lua in Redis cannot).
+-- Purpose: define iso(us), which formats µs since the epoch as JavaScript does: ISO 8601 in UTC, with milliseconds.
+--   Redis's Lua has no function for this.
 local function iso(us)
   local ms = math.floor(us / 1000)
   local days, rest = math.floor(ms / 86400000), ms % 86400000
-  -- Years start in March here, so that the leap day is the last day; 400 years have 146097 days.
+  -- In this calculation a year starts in March, so that the leap day is its last day. 400 years have 146097 days.
   local z = days + 719468
   local era = math.floor(z / 146097)
   local doe = z - era * 146097

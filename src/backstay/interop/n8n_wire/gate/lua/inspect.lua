@@ -1,7 +1,17 @@
--- Purpose: read the counter and the identity. Changes nothing.
--- KEYS: 1 = the counter; 2 = the identity; 3 = the tombstones
--- ARGV: 1 = {not_after}; 2 = test clock
--- Returns: {seen, now, count, owner} | {expired, now}
+-- Purpose: read a lock in n8n's key format: its counter and the identity of its holder. Changes nothing.
+-- KEYS: 1 = the counter: the lock is held while this key exists
+--       2 = the identity: the holder as JSON
+--       3 = the tombstones: withdrawn tickets, which are refused
+-- ARGV: 1 = a msgpack array of:
+--         not_after  the engine time in µs after which the command has no effect
+--       2 = the time of a test clock in µs (absent in production)
+-- Returns: a msgpack array, one of:
+--         {'seen', now, count, owner}  the engine time in µs, and the values of both keys
+--         {'expired', now}  nothing was changed: not_after has passed; now: the engine time in µs
+--       count: the value of the counter; 0: there is none
+--       owner: the identity as {known, lock_id, workflow_id, workflow_name, execution_id, locked_at, left, written,
+--         owner_tag};
+--         known: it can be read; left: TTL of the counter in ms (-1: none, -2: no counter); written: KEYS[2] exists
 
 local _, not_after = cmsgpack.unpack_limit(ARGV[1], 1, 1)
 -- include: _clock.lua

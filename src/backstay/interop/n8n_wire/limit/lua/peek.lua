@@ -1,7 +1,13 @@
 -- Purpose: read the counter of a window. Changes nothing.
--- KEYS: 1 = the counter of the window
--- ARGV: 1 = {not_after, window, bucket}; 2 = test clock
--- Returns: {counted, now, count} | {expired, now}
+-- KEYS: 1 = the counter of one window
+-- ARGV: 1 = a msgpack array of:
+--         not_after  the engine time in µs after which the command has no effect
+--         window     the length of the window in ms
+--         bucket     the number of the window since the epoch
+--       2 = the time of a test clock in µs (absent in production)
+-- Returns: a msgpack array, one of:
+--         {'counted', now, count}  the engine time in µs, and the counter; 0: there is none
+--         {'expired', now}  nothing was changed: not_after has passed, or the window is not the current one
 
 local _, not_after, window, bucket = cmsgpack.unpack_limit(ARGV[1], 3, 1)
 -- include: _clock.lua

@@ -6,7 +6,8 @@
 -- Parameters: space, worker, incarnation, lane, seq, memory (µs), not_after, now, turn, lease (µs), want, look, hinted (no
 -- more than take_hint.sql allowed), above (only from the lane's floor on: claim_floor.sql); arrays queues, labels.
 -- Returns: one row: the time; whether this step is to be executed; if not, whether it is new and comes for nothing
--- (turn.sql); (23rd) what was set; whether the case is the usual one; µs until something is due or a lease ends, if `look`.
+-- (turn.sql); (23rd) what was set; whether the case is the usual one; µs until something is due or a lease ends, if `look`,
+-- or 0 if another transaction had locked a pending job, so that fewer than wanted were claimed.
 -- Then the jobs in order: as claim.sql from the 4th to the 22nd, but for NULL: the chain that is named after it, until, rank, no
 -- upstream; (26th) where its row lies.
 WITH
@@ -56,7 +57,12 @@ WITH
             AND NOT EXISTS (SELECT FROM claimed WHERE attempt > retries)
             THEN set_config('synchronous_commit', 'off', true) END AS lazy,
         (SELECT lane IS NOT NULL FROM near) AS usual,
-        CASE WHEN %(look)s THEN least(
+        CASE WHEN (SELECT count(*) FROM claimed) < wanted.n AND EXISTS (
+                SELECT FROM backstay_job
+                WHERE lane = (SELECT near.lane FROM near, mine) AND state = 'pending'
+                    AND rank >= (SELECT near.floor FROM near) AND id <> ALL (ARRAY(SELECT id FROM claimed)))
+            THEN 0
+        WHEN %(look)s THEN least(
             (SELECT due FROM backstay_job WHERE space = %(space)s AND state = 'scheduled' ORDER BY due LIMIT 1),
             (SELECT until FROM backstay_job WHERE space = %(space)s AND state = 'running' ORDER BY until LIMIT 1)
             ) - clock.now END AS next_in

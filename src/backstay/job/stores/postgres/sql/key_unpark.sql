@@ -1,6 +1,7 @@
 -- Purpose: keys have room: their first parked jobs go back to their lanes. Whoever asks holds the keys.
+-- A parked job that another transaction changes meanwhile (watch.sql) is not moved: a second call finds it.
 -- Parameters: space, now; arrays keys, limits.
--- Returns: id, type.
+-- Returns: at least one row: how many jobs were to be moved; then id and type of one that was (NULL: none).
 WITH
 -- include: _clock.sql
 , room AS MATERIALIZED (
@@ -28,4 +29,4 @@ WITH
     RETURNING id, type, lane, queue, labels, bucket, key, flags
 ),
 -- include: _lanes.sql
-SELECT id, type FROM moved
+SELECT chosen.n, moved.id, moved.type FROM (SELECT count(*) AS n FROM next) chosen LEFT JOIN moved ON true

@@ -18,7 +18,7 @@ WITH
         coalesce(sum(cardinality(ids)) FILTER (WHERE kind = 'started'), 0) AS started
     FROM moves GROUP BY run
 ), runs AS MATERIALIZED (
-    SELECT r.tid, r.id, r.events, r.status, r.hard, r.keep, sums.said,
+    SELECT r.tid, r.id, r.events, r.status, r.hard, r.cancelled, r.keep, sums.said,
         CASE WHEN r.started = 0 AND sums.started > 0 THEN clock.now ELSE r.started END AS started,
         sums.started > 0 AS moving,
         r.scheduled + sums.scheduled AS scheduled,
@@ -31,8 +31,9 @@ WITH
         SELECT ctid AS tid, * FROM backstay_run WHERE space = %(space)s AND id = sums.run OFFSET 0) r
     WHERE 1 / (NOT r.cancelling AND r.status IN ('queued', 'running'))::integer = 1
 ), become AS MATERIALIZED (
-    SELECT *, CASE WHEN over THEN CASE WHEN hard > 0 THEN 'failure' ELSE 'success' END WHEN moving THEN 'running'
-        ELSE status END AS becomes
+    -- The table of run_status.py. Of a run whose cancellation is requested, the division above has undone all of it.
+    SELECT *, CASE WHEN over THEN CASE WHEN hard > 0 THEN 'failure' WHEN cancelled > 0 THEN 'cancelled' ELSE 'success' END
+        WHEN moving THEN 'running' ELSE status END AS becomes
     FROM runs
 ), stored AS (
     UPDATE backstay_run run SET status = n.becomes, started = n.started, scheduled = n.scheduled, blocked = n.blocked,

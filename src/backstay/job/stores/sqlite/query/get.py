@@ -1,4 +1,4 @@
-"""Read one stored job, optionally watching for its end."""
+"""Read one job. `watch` also marks it, so that its end is announced on the hub to callers that wait for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from backstay.job.model import Concurrency, Job, State
 from backstay.job.stores.sqlite.changes import Changes
 from backstay.job.stores.sqlite.columns import (
-    CANCEL_WANTED,
+    CANCEL_REQUESTED,
     CHAIN_WATCHED,
     COMPLETED,
     FINALS,
@@ -38,9 +38,11 @@ def get(changes: Changes, job: str) -> Job | None:
 
 
 def watch(changes: Changes, job: str, *, chain: bool) -> Job | None:
-    """Read a job or its chain's last job and set the watch flag, atomically: no end is missed in between."""
+    """Read a job or, with `chain`, the last job of its chain. Mark that job, so that its end is announced on the hub.
+    Both happen in one transaction, so the job cannot end unnoticed between reading and marking.
+    """
     if chain:
-        last = changes.db.execute(WATCH["chain"], (changes.space, job)).fetchone()
+        last = changes.db.execute(WATCH["last_of_chain"], (changes.space, job)).fetchone()
         job = last[0] if last is not None else job
     row = fetch_row(changes, job)
     if row is None:
@@ -48,12 +50,12 @@ def watch(changes: Changes, job: str, *, chain: bool) -> Job | None:
     num, state, flags = row[0], row[4], row[22]
     flag = CHAIN_WATCHED if chain else JOB_WATCHED
     if state not in FINALS and not flags & flag:
-        changes.db.execute(WATCH["watch"], (flag, num))
+        changes.db.execute(WATCH["set_flag"], (flag, num))
     return to_job(changes, row)
 
 
 def to_job(changes: Changes, row: tuple[Any, ...]) -> Job:
-    """Convert a row of `get` to a Job."""
+    """Convert a row of the statement `get` to a Job."""
     (
         num, id_, type_, queue, state, args, meta, labels, priority, attempt, retries, snoozes, chain, run, fence,
         worker, alarm, enqueued, due, started, finished, progress, flags, result, error, uniq, ckey, climit, follower,
@@ -86,7 +88,7 @@ def to_job(changes: Changes, row: tuple[Any, ...]) -> Job:
         started=started,
         finished=finished,
         progress=progress,
-        cancel_requested=bool(flags & CANCEL_WANTED),
+        cancel_requested=bool(flags & CANCEL_REQUESTED),
         result=result if state == COMPLETED else None,
         error=decode_failure(error) if error is not None else None,
         unique=decode_unique(uniq) if uniq is not None else None,

@@ -1,8 +1,9 @@
-"""List jobs in pages. An index orders the jobs of each state by id, so a page reads only the rows that it returns, for
-one state or for all states.
+"""List jobs in pages, newest first. An index orders the jobs of each state by id, so a query reads only the rows that
+it returns.
 
-A queue or type filter selects kinds (a kind is a job type with its queue and options). The query skips jobs of other
-kinds in the index without reading their rows, and stops when it has found as many jobs as the kinds' counters hold.
+A filter by queue or type selects kinds (a kind is a job type with its queue, labels and rate). The index contains the
+kind of each job, so the query skips jobs of other kinds without reading their rows. The table of kinds counts the jobs
+of each kind, and the query stops once it has found that many jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from backstay.job.stores.sqlite.query.get import to_job
 from backstay.job.stores.sqlite.statements import load
 
 LIST = load("list_jobs")
-#: Sorts after every id.
+#: A text that sorts after every id.
 END = "\U0010ffff"
 
 
@@ -29,8 +30,8 @@ def list_jobs(
     elif state is None and not queue and not type_:
         found = [row[0] for row in db.execute(LIST["all"], (space, before, limit))]
     else:
-        found = _filtered(changes, state, queue, type_, before, limit)
-    rows = db.execute(LIST["shown"], (space, json_text(found))).fetchall()
+        found = _list_filtered(changes, state, queue, type_, before, limit)
+    rows = db.execute(LIST["rows"], (space, json_text(found))).fetchall()
     return [to_job(changes, row) for row in rows]
 
 
@@ -42,34 +43,35 @@ def results(changes: Changes, run: str, before: str, limit: int) -> list[JobResu
     ]
 
 
-def _filtered(changes: Changes, state: State | None, queue: str, type_: str, before: str, limit: int) -> list[str]:
-    """Return the newest ids over all states. The counts bound each query, so none scans the index for a match that
-    does not exist.
+def _list_filtered(changes: Changes, state: State | None, queue: str, type_: str, before: str, limit: int) -> list[str]:
+    """Return the newest ids that match, in one state or, if `state` is None, in all. The LIMIT of each query is at most
+    the number of matching jobs, which the table of kinds counts. So the query ends at its last match and does not scan
+    the rest of the index.
     """
     db, space = changes.db, changes.space
     kinds = db.execute(LIST["kinds"], (space, queue, type_)).fetchall()
     every = json_text([kind[0] for kind in kinds])
     found: list[str] = []
     for number in range(len(STATES)) if state is None else NUMBERS[state]:
-        most = min(limit, sum(kind[number + 1] for kind in kinds))
-        if not most:
+        bound = min(limit, sum(kind[number + 1] for kind in kinds))
+        if not bound:
             continue
         if number == RUNNING:
-            rows = db.execute(LIST["running"], (space, every, before, most))
+            rows = db.execute(LIST["running"], (space, every, before, bound))
         elif queue or type_:
-            rows = db.execute(LIST["newest_of"], (space, number, before, every, most))
+            rows = db.execute(LIST["newest_of"], (space, number, before, every, bound))
         else:
-            rows = db.execute(LIST["newest"], (space, number, before, most))
+            rows = db.execute(LIST["newest"], (space, number, before, bound))
         found += [row[0] for row in rows]
     return sorted(found, reverse=True)[:limit]
 
 
-def oldest(changes: Changes, number: int, queue: str, limit: int) -> list[str]:
-    """Return the oldest jobs in a final state that belong to no run. Jobs of a run are deleted with the run."""
+def list_oldest(changes: Changes, number: int, queue: str, limit: int) -> list[str]:
+    """Return the ids of the oldest jobs in a final state, except jobs of runs, which are deleted with their run."""
     db, space = changes.db, changes.space
-    kinds = [kind for kind in db.execute(LIST["loose_kinds"], (space, queue, number)) if kind[1]]
-    most = min(limit, sum(kind[1] for kind in kinds))
-    if most <= 0:
+    kinds = [kind for kind in db.execute(LIST["kinds_without_run"], (space, queue, number)) if kind[1]]
+    bound = min(limit, sum(kind[1] for kind in kinds))
+    if bound <= 0:
         return []
-    rows = db.execute(LIST["oldest_of"], (space, number, json_text([kind[0] for kind in kinds]), most))
+    rows = db.execute(LIST["oldest_of"], (space, number, json_text([kind[0] for kind in kinds]), bound))
     return [row[0] for row in rows]

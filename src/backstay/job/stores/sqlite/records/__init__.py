@@ -1,1 +1,1 @@
-"""Records beside jobs and runs: logs, artifacts, workers, cron entries, definitions, tokens."""
+"""Records other than jobs and runs: logs, artifacts, workers, cron entries, definitions, tokens."""

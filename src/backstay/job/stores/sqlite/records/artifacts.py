@@ -13,8 +13,10 @@ ARTIFACT = load("artifact")
 
 
 def put(changes: Changes, artifact: Artifact, fence: int, part: int, data: bytes, *, last: bool) -> bool:
-    """Store one part. Another digest is another upload, which replaces the visible artifact when it is complete.
-    False: the lease is not current.
+    """Store one part of an artifact. Each part comes with the digest of the whole artifact, so parts with different
+    digests belong to different uploads. The last part of an upload makes it the visible artifact of its name. It also
+    deletes the artifact that was visible before and all unfinished uploads of that name. Returns False if the lease is
+    not current.
     """
     db, name = changes.db, artifact.name
     job = find(changes, artifact.job, fence)
@@ -30,10 +32,10 @@ def put(changes: Changes, artifact: Artifact, fence: int, part: int, data: bytes
     if not 0 <= part <= parts:
         raise ConfigError(f"part {part} of {name!r} arrived before part {parts}: send parts in order")
     if not file:
-        db.execute(LOG["flag"], (HAS_FILES, job))
+        db.execute(LOG["set_flag"], (HAS_FILES, job))
         (file,) = db.execute(ARTIFACT["begin"], (job, name, artifact.digest)).fetchone()
     if part == parts:
-        db.execute(ARTIFACT["part"], (file, part, data))
+        db.execute(ARTIFACT["add_part"], (file, part, data))
         db.execute(ARTIFACT["count_part"], (file,))
     if last:
         for num in [num for num, _ in coming.values()] + ([there[0]] if there is not None else []):
@@ -47,7 +49,7 @@ def drop(changes: Changes, num: int) -> None:
     changes.db.execute(ARTIFACT["drop"], (num,))
 
 
-def of_job(changes: Changes, job: str) -> list[Artifact]:
+def list_artifacts(changes: Changes, job: str) -> list[Artifact]:
     num = find(changes, job)
     return [
         Artifact(job=job, name=name, size=size, digest=digest, created=created)

@@ -1,4 +1,4 @@
-"""Cron entries: each tick enqueues its job once, however many schedulers request it."""
+"""Cron entries. Each tick of an entry enqueues one job, however many schedulers request it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TICK = load("tick")
 
 
 def ticks(changes: Changes, names: Sequence[str]) -> dict[str, Micros]:
-    """Return the last tick of each known entry. A new entry is stored as ticked now, so it never catches up on the
-    past.
+    """Return the time of the last tick of each known entry. An unknown entry is stored as ticked now, so that it does
+    not run for past times.
     """
-    known = {name: at for name in dict.fromkeys(names) if (at := _last(changes, name)) is not None}
+    known = {name: at for name in dict.fromkeys(names) if (at := _last_tick(changes, name)) is not None}
     new = [name for name in dict.fromkeys(names) if name not in known]
     changes.db.executemany(TICK["tick"], [(changes.space, name, changes.now) for name in new])
     return known
 
 
 def tick(changes: Changes, name: str, at: Micros, prepared: PreparedJob) -> bool:
-    last = _last(changes, name)
+    last = _last_tick(changes, name)
     if last is not None and last >= at:
         return False
     enqueuer = Enqueuer(changes, [prepared])
@@ -35,6 +35,6 @@ def tick(changes: Changes, name: str, at: Micros, prepared: PreparedJob) -> bool
     return True
 
 
-def _last(changes: Changes, name: str) -> Micros | None:
-    row: tuple[Micros] | None = changes.db.execute(TICK["last"], (changes.space, name)).fetchone()
+def _last_tick(changes: Changes, name: str) -> Micros | None:
+    row: tuple[Micros] | None = changes.db.execute(TICK["last_tick"], (changes.space, name)).fetchone()
     return None if row is None else row[0]

@@ -1,4 +1,4 @@
-"""Versioned workflow definitions: a changed document becomes a new version, an equal one does not."""
+"""Versioned workflow definitions. A document becomes a new version unless it equals the newest one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def put(changes: Changes, workflow: str, digest: str, doc: bytes) -> Definition:
         if newest[1] == digest:
             return Definition(workflow=workflow, version=newest[0], digest=digest, created=newest[2], doc=newest[3])
         version = newest[0] + 1
-        db.execute(DEFINITION["outdate"], (newest[4],))
+        db.execute(DEFINITION["unset_newest"], (newest[4],))
     db.execute(DEFINITION["put"], (space, workflow, version, digest, now, doc))
     return Definition(workflow=workflow, version=version, digest=digest, created=now, doc=doc)
 
@@ -32,7 +32,7 @@ def get(changes: Changes, workflow: str, version: int) -> Definition | None:
     return Definition(workflow=workflow, version=row[0], digest=row[1], created=row[2], doc=row[3])
 
 
-def newest(changes: Changes, after: str, limit: int) -> list[Definition]:
+def list_newest(changes: Changes, after: str, limit: int) -> list[Definition]:
     return [
         Definition(workflow=workflow, version=version, digest=digest, created=created, doc=b"")
         for workflow, version, digest, created in changes.db.execute(DEFINITION["list"], (changes.space, after, limit))

@@ -1,4 +1,4 @@
-"""Log lines and outputs of jobs. Only the holder of the current lease may write them."""
+"""Log lines and outputs of jobs. Only the worker that holds a job's lease may write them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = load("log")
 
 
 def append_log(changes: Changes, job: str, fence: int, lines: Sequence[tuple[Micros, str, str]], first: int) -> bool:
-    num = _writable(changes, job, fence, HAS_LOG)
+    num = _flag_if_leased(changes, job, fence, HAS_LOG)
     if num is None:
         return False
     changes.db.executemany(LOG["append"], [(num, seq, *line) for seq, line in enumerate(lines, first)])
@@ -27,10 +27,10 @@ def read_log(changes: Changes, job: str, after: int, limit: int) -> list[LogLine
 
 
 def put_outputs(changes: Changes, job: str, fence: int, outputs: dict[str, str]) -> bool:
-    num = _writable(changes, job, fence, HAS_OUTPUTS)
+    num = _flag_if_leased(changes, job, fence, HAS_OUTPUTS)
     if num is None:
         return False
-    changes.db.executemany(LOG["put"], [(num, key, value) for key, value in outputs.items()])
+    changes.db.executemany(LOG["put_output"], [(num, key, value) for key, value in outputs.items()])
     return True
 
 
@@ -39,17 +39,21 @@ def get_outputs(changes: Changes, job: str) -> dict[str, str]:
 
 
 def find(changes: Changes, job: str, fence: int = 0) -> int | None:
-    """Return the job's number if this lease is current, else None. `fence` 0: without a lease check."""
-    row = changes.db.execute(LOG["found"], (changes.space, job)).fetchone()
+    """Return the job's row number; None if the job is not stored, or if no worker runs it under a lease with this
+    fence. With fence 0, the lease is not checked.
+    """
+    row = changes.db.execute(LOG["find"], (changes.space, job)).fetchone()
     if row is None:
         return None
     num, state, current, _ = row
     return None if fence and (state != RUNNING or current != fence) else int(num)
 
 
-def _writable(changes: Changes, job: str, fence: int, flag: int) -> int | None:
-    """Return the job's number if this lease is current, and set a flag that says which rows to delete with the job."""
+def _flag_if_leased(changes: Changes, job: str, fence: int, flag: int) -> int | None:
+    """Like `find`, but also set the given flag of the job (HAS_LOG or HAS_OUTPUTS). It says that the job has rows in
+    another table, which must be deleted with the job.
+    """
     num = find(changes, job, fence)
     if num is not None:
-        changes.db.execute(LOG["flag"], (flag, num))
+        changes.db.execute(LOG["set_flag"], (flag, num))
     return num

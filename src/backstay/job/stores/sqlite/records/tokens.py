@@ -1,4 +1,4 @@
-"""Access tokens of the server, stored as hashes only."""
+"""Access tokens of the server, stored as hashes only, and the namespace's own secrets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def put(changes: Changes, token: TokenRecord) -> None:
             token.digest,
             token.role,
             token.name,
+            token.owner,
             token.created or changes.now,
             token.expires,
         ),
@@ -30,8 +31,14 @@ def drop(changes: Changes, token: str) -> bool:
 
 def tokens(changes: Changes) -> list[TokenRecord]:
     return [
-        TokenRecord(id=id_, digest=digest, role=role, name=name, created=created, expires=expires)
-        for id_, digest, role, name, created, expires in changes.db.execute(
+        TokenRecord(id=id_, digest=digest, role=role, name=name, owner=owner, created=created, expires=expires)
+        for id_, digest, role, name, owner, created, expires in changes.db.execute(
             TOKEN["tokens"], (changes.space, changes.now)
         )
     ]
+
+
+def put_secret(changes: Changes, name: str, value: bytes) -> bytes:
+    changes.db.execute(TOKEN["put_secret"], (changes.space, name, value))
+    (stored,) = changes.db.execute(TOKEN["secret"], (changes.space, name)).fetchone()
+    return bytes(stored)

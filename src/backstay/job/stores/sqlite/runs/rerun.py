@@ -1,4 +1,4 @@
-"""Re-run the failed and cancelled jobs of a run, and the dependents they skipped, in one transaction."""
+"""Re-run the failed and cancelled jobs of a finished run, and the dependents that were skipped because of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backstay.job.stores.sqlite.columns import (
     JobRecord,
     json_text,
 )
-from backstay.job.stores.sqlite.ending import FINISH
+from backstay.job.stores.sqlite.finish_effects import FINISH
 from backstay.job.stores.sqlite.runs import runs
 from backstay.job.stores.sqlite.statements import load
 
@@ -47,8 +47,9 @@ def _restart(changes: Changes, failed: list[JobRecord]) -> None:
         for num, chain, _ in changes.db.execute(RERUN["waits"], (json_text(list(restarted)),)).fetchall()
         if chain in chains
     ]
-    # A restarted job waits for those of its blockers that restart too. A dependent that stays final for another reason
-    # no longer counts their old outcome.
+    # In `backstay_job_wait`, set the outcome of every restarted blocker back to "has not ended": its old outcome no
+    # longer counts. This concerns the restarted jobs that wait for it, and also dependents that are not restarted,
+    # because these may be retried later.
     changes.db.executemany(TRIGGER["wait_again"], [*waits, *dependents])
     for record in restarted.values():
         due = record.due if record.state == SKIPPED else changes.now
@@ -57,20 +58,22 @@ def _restart(changes: Changes, failed: list[JobRecord]) -> None:
         else:
             state = SCHEDULED if due > changes.now else PENDING
         reset(changes, record, state, due)
-    # A waiter may have been added after the chain ended, so the chain's last job may lack the AWAITED flag.
+    # When a job ends, it releases the dependents of its chain only if it has the flag AWAITED. A dependent that was
+    # enqueued after the chain had ended did not set this flag on the chain's last job, so set it now.
     changes.db.executemany(
         ENQUEUE["mark_awaited"], [(chains[chain],) for chain in {chain for _, chain in [*waits, *dependents]}]
     )
 
 
 def _select_restarted(changes: Changes, failed: list[JobRecord]) -> tuple[dict[int, JobRecord], list[tuple[int, str]]]:
-    """Return the failed jobs and the dependents that were skipped only because of them, by number; and the number and
-    chain of every dependent that waited for one of them without success.
+    """Return the jobs to restart, by row number: the failed and cancelled jobs, and the dependents that were skipped
+    only because of them. Also return which rows of `backstay_job_wait` must be set back to "the blocker has not ended",
+    as pairs (row number of a dependent, id of a restarted chain).
     """
     db, space = changes.db, changes.space
     restarted = {record.num: record for record in failed}
     chains = {record.chain or record.id for record in failed}
-    spoilt: defaultdict[int, set[str]] = defaultdict(set)
+    bad_blockers: defaultdict[int, set[str]] = defaultdict(set)
     dependents: list[tuple[int, str]] = []
     todo = list(failed)
     while todo:
@@ -79,14 +82,14 @@ def _select_restarted(changes: Changes, failed: list[JobRecord]) -> tuple[dict[i
         rows = db.execute(TRIGGER["dependents"], (space, ended_chain)).fetchall()
         found = [other for other in map(JobRecord._make, rows) if other.num not in restarted]
         dependents += [(other.num, ended_chain) for other in found]
-        unknown = json_text([other.num for other in found if other.num not in spoilt])
-        for num, chain, ended in db.execute(RERUN["waits"], (unknown,)):
-            if ended in (OUTCOME_BAD, OUTCOME_FAILED):
-                spoilt[num].add(chain)
+        unknown = json_text([other.num for other in found if other.num not in bad_blockers])
+        for num, chain, outcome in db.execute(RERUN["waits"], (unknown,)):
+            if outcome in (OUTCOME_BAD, OUTCOME_FAILED):
+                bad_blockers[num].add(chain)
         for other in found:
-            if other.state != SKIPPED:  # failed or cancelled, in another run or in none
+            if other.state != SKIPPED:  # it failed or was cancelled itself, and belongs to another run or to none
                 continue
-            if other.flags & (ALL_DONE | ANY_FAILURE) or spoilt[other.num] <= chains:
+            if other.flags & (ALL_DONE | ANY_FAILURE) or bad_blockers[other.num] <= chains:
                 restarted[other.num] = other
                 chains.add(other.chain or other.id)
                 todo.append(other)

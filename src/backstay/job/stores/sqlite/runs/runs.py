@@ -20,13 +20,14 @@ START = load("start_run")
 LIST = load("list_runs")
 CANCEL = load("cancel_run")
 CHECK = load("check_runs")
-#: Jobs that one check counts, at most about; the next check continues.
-COMPARED = LARGEST_RUN
+#: `check` counts the jobs of one run after another. It stops once it has counted this many jobs, and the next call
+#: continues with other runs.
+MAX_COUNTED = LARGEST_RUN
 TIMED_OUT = "the run did not end before its deadline"
 
 
 class PreparedRun(NamedTuple):
-    """A new run, checked and encoded before its transaction begins."""
+    """A new run whose jobs are checked and encoded before the transaction begins."""
 
     run: NewRun
     jobs: list[PreparedJob]
@@ -68,8 +69,9 @@ def start(changes: Changes, prepared: PreparedRun) -> Run:
     if enqueuer.known:
         raise ConfigError(f"job {enqueuer.known[0]} of run {run.id} is already stored: create a new id for each job")
     db, now = changes.db, changes.now
-    if db.execute(START["taken"], (changes.space, run.id)).fetchone() is not None:
-        # The run's counts would stay wrong: they start at zero.
+    if db.execute(START["has_jobs"], (changes.space, run.id)).fetchone() is not None:
+        # Jobs with this run id are already stored. The job counts of a new run start at zero, so they would not include
+        # these jobs.
         raise ConfigError(f"jobs with run id {run.id} are already stored without a run: create a new id for the run")
     deadline = now + run.timeout if run.timeout else 0
     (num,) = db.execute(
@@ -124,7 +126,7 @@ def _to_run(row: Sequence[Any]) -> Run:
 
 
 def cancel(changes: Changes, id_: str, reason: str) -> Run | None:
-    """Cancel a run: its running jobs get a cancellation request, all others are cancelled at once."""
+    """Cancel a run: its running jobs get a cancellation request, its other open jobs are cancelled at once."""
     require_storable("the reason", reason)
     run = changes.find_run(id_)
     if run is None:
@@ -136,29 +138,29 @@ def cancel(changes: Changes, id_: str, reason: str) -> Run | None:
 
 
 def _request_cancel(changes: Changes, run: RunUpdate, reason: str) -> None:
-    rows = changes.db.execute(CANCEL["open"], (changes.space, run.id)).fetchall()
+    rows = changes.db.execute(CANCEL["open_jobs"], (changes.space, run.id)).fetchall()
     run.request_cancel(reason)
     cancel_all(changes, [JobRecord._make(row) for row in rows], reason)
 
 
 def check(changes: Changes, limit: int) -> list[str]:
-    """Correct run counts that differ from the jobs, and cancel runs past their deadline. Counts change in the
-    transaction that changes a job, so a difference is a bug.
+    """Correct run counts that differ from the jobs, and cancel runs past their deadline. Returns the ids of the
+    corrected runs. A difference is a bug: the transaction that changes a job also changes the counts.
     """
     db, space = changes.db, changes.space
     wrong: list[str] = []
-    seen = 0
+    counted = 0
     for id_, num in db.execute(CHECK["oldest"], (space, limit)).fetchall():
-        if seen >= COMPARED:
+        if counted >= MAX_COUNTED:
             break
-        counts, broken = _counted(changes, id_)
-        seen += sum(counts)
+        counts, hard_failures = _count_jobs(changes, id_)
+        counted += sum(counts)
         run = changes.find_run(id_)
-        if run is not None and run.correct_counts(counts, broken):
+        if run is not None and run.correct_counts(counts, hard_failures):
             wrong.append(id_)
-        db.execute(CHECK["checked"], (changes.now, num))
+        db.execute(CHECK["mark_checked"], (changes.now, num))
     changes.write()
-    for (id_,) in db.execute(CHECK["late"], (space, changes.now, limit)).fetchall():
+    for (id_,) in db.execute(CHECK["past_deadline"], (space, changes.now, limit)).fetchall():
         run = changes.find_run(id_)
         if run is not None:
             _request_cancel(changes, run, TIMED_OUT)
@@ -166,12 +168,12 @@ def check(changes: Changes, limit: int) -> list[str]:
     return wrong
 
 
-def _counted(changes: Changes, id_: str) -> tuple[list[int], int]:
-    """Count the jobs of a run by state, and the failed ones that are not soft."""
+def _count_jobs(changes: Changes, id_: str) -> tuple[list[int], int]:
+    """Count the jobs of a run: a list by state, and the number of failed jobs that are not soft."""
     counts = [0] * PARKED
-    broken = 0
+    hard_failures = 0
     for state, count, hard in changes.db.execute(CHECK["counts"], (changes.space, id_)):
         counts[PENDING if state == PARKED else state] += count
         if state == FAILED:
-            broken = hard
-    return counts, broken
+            hard_failures = hard
+    return counts, hard_failures

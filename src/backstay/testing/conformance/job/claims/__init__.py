@@ -1,1 +1,1 @@
-"""Which worker gets which job, under which limits, and what happens to jobs of lost workers."""
+"""Tests of claims: which worker gets which job, under which limits, and what happens to the jobs of lost workers."""

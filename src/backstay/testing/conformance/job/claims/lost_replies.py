@@ -6,23 +6,23 @@ import asyncio
 
 import msgspec
 
-from backstay.job.model import ExchangeCommand
-from backstay.testing.conformance.job.bench import LEASE, SECOND, Bench, claim, end
+from backstay.job.exchange import ExchangeCommand
+from backstay.testing.conformance.job.bench import LEASE, SECOND, Bench, build_finish, store_test
 
 
 def at(command: ExchangeCommand, **fields: object) -> ExchangeCommand:
     return msgspec.structs.replace(command, **fields)
 
 
-class LostReplies:
+class JobLostRepliesTests:
     """Tests of an `exchange` that is sent twice."""
 
-    @claim
-    async def test_the_same_seq_again_gives_the_same_answer_and_takes_nothing_more(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_repeated_seq_returns_the_same_reply_and_claims_nothing_more(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         await one.add_many(6)
         done = await one.claim(2)
-        command = one.command([end(done[0]), end(done[1]), end(done[0])], want=2)
+        command = one.command([build_finish(done[0]), build_finish(done[1]), build_finish(done[0])], want=2)
         first = await one.send(command)
         assert (first.verdicts, len(first.jobs)) == (("ok", "ok", "stale"), 2)
         for _ in range(3):
@@ -31,58 +31,58 @@ class LostReplies:
             assert again.jobs == first.jobs
         assert len(await one.claim(10)) == 2
 
-    @claim
-    async def test_the_same_seq_renews_what_it_hands_out_again(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_repeated_exchange_renews_the_jobs_that_it_returns_again(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add()
         command = one.command(want=1)
         (job,) = (await one.send(command)).jobs
-        bench.wait(LEASE - SECOND)
+        bench.advance(LEASE - SECOND)
         (again,) = (await one.send(at(command, not_after=bench.now + LEASE))).jobs
         assert (again.id, again.fence, again.attempt, again.until) == (id_, job.fence, 1, bench.now + LEASE)
-        bench.wait(LEASE - 1)
+        bench.advance(LEASE - 1)
         assert await other.reap() == {}
         assert await other.finish(again) == "ok"
 
-    @claim
-    async def test_the_same_seq_leaves_out_what_is_not_under_that_lease_any_more(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_repeated_exchange_leaves_out_jobs_whose_lease_has_ended(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         await one.add_many(3, retries=3)
         command = one.command(want=3)
         a, b, c = (await one.send(command)).jobs
-        await one.exchange([end(a), end(b, "release")], channel=1)
+        await one.exchange([build_finish(a), build_finish(b, "release")], channel=1)
         taken = await other.take()
         assert taken.id == b.id
         again = await one.send(command)
         assert [(job.id, job.fence) for job in again.jobs] == [(c.id, c.fence)]
 
-    @claim
-    async def test_the_same_seq_after_reaping_hands_out_nothing(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_repeated_seq_after_reaping_returns_no_job(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add(retries=3)
         command = one.command(want=1, not_after=bench.now + 10 * LEASE)
         await one.send(command)
-        bench.wait(LEASE)
+        bench.advance(LEASE)
         await other.reap()
         assert (await one.send(command)).jobs == ()
         assert (await other.take()).id == id_
         assert (await one.send(command)).jobs == ()
 
-    @claim
+    @store_test
     async def test_a_lower_seq_is_stale_and_has_no_effect(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         await one.add_many(3)
         (job,) = await one.claim(1, seq=10)
         await one.exchange(seq=11)
         for seq in (10, 9, 0):
-            reply = await one.exchange([end(job)], want=5, seq=seq)
+            reply = await one.exchange([build_finish(job)], want=5, seq=seq)
             assert (reply.stale, reply.jobs, reply.verdicts) == (True, (), ())
         assert await one.state(job.id) == "running"
-        reply = await one.exchange([end(job)], want=5, seq=12)
+        reply = await one.exchange([build_finish(job)], want=5, seq=12)
         assert (reply.stale, reply.verdicts, len(reply.jobs)) == (False, ("ok",), 2)
 
-    @claim
-    async def test_lanes_workers_and_incarnations_know_nothing_of_each_other(self, bench: Bench) -> None:
+    @store_test
+    async def test_sequence_numbers_are_separate_per_channel_worker_and_incarnation(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         await one.add_many(5)
         assert len(await one.claim(1, seq=7)) == 1
@@ -91,24 +91,24 @@ class LostReplies:
         assert len(await other.claim(1, seq=7)) == 1
         assert len(await one.claim(1, seq=3, incarnation="three")) == 1
 
-    @claim
-    async def test_a_lane_is_remembered_for_two_leases(self, bench: Bench) -> None:
+    @store_test
+    async def test_the_last_exchange_of_a_channel_is_stored_for_two_leases(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         await one.add_many(5, retries=5)
         command = one.command(want=1, not_after=bench.now + 10 * LEASE)
         first = await one.send(command)
-        bench.wait(2 * LEASE - 1)
+        bench.advance(2 * LEASE - 1)
         assert (await one.exchange(seq=command.seq - 1)).stale
         again = await one.send(command)
         assert not again.stale
         assert {job.id for job in again.jobs} <= {job.id for job in first.jobs}
 
-    @claim
-    async def test_past_not_after_nothing_happens(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_command_after_its_not_after_has_no_effect(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         await one.add_many(3)
         (job,) = await one.claim(1)
-        late = one.command([end(job)], want=5, not_after=bench.now - 1)
+        late = one.command([build_finish(job)], want=5, not_after=bench.now - 1)
         reply = await one.send(late)
         assert (reply.expired, reply.verdicts, reply.jobs, reply.now) == (True, (), (), bench.now)
         assert await one.state(job.id) == "running"
@@ -116,12 +116,12 @@ class LostReplies:
         reply = await one.send(at(late, not_after=bench.now))
         assert (reply.expired, reply.verdicts, len(reply.jobs)) == (False, ("ok",), 2)
 
-    @claim
-    async def test_a_step_that_has_no_effect_swallows_no_announcement(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_exchange_without_effect_loses_no_announcement(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         await one.exchange(seq=10)
         await one.add("timed", delay=SECOND)
-        bench.wait(SECOND)
+        bench.advance(SECOND)
         ready: dict[str, int] = {}
         for reply in (
             await one.exchange(not_after=bench.now - 1, seq=11),
@@ -132,8 +132,8 @@ class LostReplies:
         ready |= await other.reap()
         assert ready == {"timed": 1}
 
-    @claim
-    async def test_the_same_step_sent_twice_at_once_happens_once(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_exchange_sent_twice_at_once_happens_once(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         ids = await one.add_many(40)
         command = one.command(want=10)
@@ -144,13 +144,13 @@ class LostReplies:
         }
         assert len(await other.claim(100)) == 30
 
-    @claim
-    async def test_a_lost_reply_of_a_chain_that_goes_on_makes_one_next_job(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_repeated_finish_with_a_next_job_creates_one_next_job(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         await one.add()
         job = await one.take()
         following = bench.job("next", chain=job.chain)
-        command = one.command([end(job, next=following)], want=1)
+        command = one.command([build_finish(job, next=following)], want=1)
         first = await one.send(command)
         again = await one.send(command)
         assert [taken.id for taken in first.jobs] == [following.id]

@@ -1,1 +1,1 @@
-"""A job from its enqueueing to its end."""
+"""Tests of a job's life: enqueueing, blockers, finishes, retries, chains, unique keys, cancellation."""

@@ -7,18 +7,18 @@ from collections import Counter
 
 from backstay.hub.protocol import SCHEDULED, read_scheduled
 from backstay.job.model import Enqueued
-from backstay.testing.conformance.actor import refused
-from backstay.testing.conformance.job.bench import MINUTE, SECOND, Bench, claim
+from backstay.testing.conformance.actor import assert_refused
+from backstay.testing.conformance.job.bench import MINUTE, SECOND, Bench, store_test
 from backstay.testing.waiting import soon
 
 STRANGE = ["a", "a:b", "{a}", "}{", "*", " ", "é", "日本", "a\nb", "%", "'; --", '"', "\\", "a,b", "[1]", "null", "0"]
 
 
-class Enqueueing:
+class JobEnqueueingTests:
     """Tests of `enqueue` and `get`."""
 
-    @claim
-    async def test_a_job_is_stored_as_it_was_asked_for(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_job_is_stored_with_all_its_fields(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         new = bench.job(
             "resize",
@@ -39,13 +39,13 @@ class Enqueueing:
         assert (job.fence, job.worker, job.lease_until, job.started, job.finished) == (0, "", 0, 0, 0)
         assert (job.result, job.error, job.cancel_requested, job.waits_for, job.after) == (None, None, False, (), ())
 
-    @claim
-    async def test_a_job_that_does_not_exist_is_nothing(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_unknown_job_is_not_found(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
-        assert await one.ask("get", bench.job().id) is None
+        assert await one.call("get", bench.job().id) is None
 
-    @claim
-    async def test_enqueue_tells_of_what_starts_at_once_where_the_store_announces(self, bench: Bench) -> None:
+    @store_test
+    async def test_enqueue_announces_pending_jobs_if_the_store_announces(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen(SCHEDULED)
         blocker = bench.job("blocker")
@@ -66,8 +66,8 @@ class Enqueueing:
             kinds = Counter(read.type for text in heard.payloads if (read := read_scheduled(text)) is not None)
             assert kinds == {"a": 1, "b": 1, "last": 1}
 
-    @claim
-    async def test_asking_twice_makes_one_job(self, bench: Bench) -> None:
+    @store_test
+    async def test_enqueueing_an_id_twice_creates_one_job(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         new = bench.job()
         await one.enqueue(new)
@@ -76,8 +76,8 @@ class Enqueueing:
         assert await other.enqueue(new) == [Enqueued(new.id, "running")]
         assert await one.claim(5) == []
 
-    @claim
-    async def test_asking_again_does_not_bring_a_finished_job_back(self, bench: Bench) -> None:
+    @store_test
+    async def test_enqueueing_a_finished_job_again_does_not_run_it_again(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         new = bench.job()
         await one.enqueue(new)
@@ -86,8 +86,8 @@ class Enqueueing:
         assert (await one.take()).id != new.id
         assert await one.state(new.id) == "completed"
 
-    @claim
-    async def test_asking_again_for_many_makes_those_that_are_missing(self, bench: Bench) -> None:
+    @store_test
+    async def test_enqueueing_many_again_creates_only_the_missing_jobs(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         asked = [bench.job() for _ in range(12)]
         await one.enqueue(*asked[:8])
@@ -96,88 +96,88 @@ class Enqueueing:
         said = await other.enqueue(*asked)
         assert [done.id for done in said] == [job.id for job in asked]
         assert [done.state for done in said] == ["completed", "running", *["pending"] * 10]
-        (queue,) = await one.ask("queues")
+        (queue,) = await one.call("queues")
         assert (queue.completed, queue.running, queue.pending) == (1, 1, 10)
         assert [job.id for job in await other.claim(50)] == [job.id for job in asked[2:]]
         assert await one.finish(running) == "ok"
 
-    @claim
-    async def test_one_job_that_is_asked_for_twice_in_a_call_is_one(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_id_twice_in_one_batch_creates_one_job(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         new, other = bench.job(), bench.job()
         said = await one.enqueue(new, other, new)
         assert said == [Enqueued(job.id, "pending") for job in (new, other, new)]
-        (queue,) = await one.ask("queues")
+        (queue,) = await one.call("queues")
         assert queue.pending == 2
         assert [job.id for job in await one.claim(5)] == [new.id, other.id]
 
-    @claim
+    @store_test
     async def test_many_delayed_jobs_become_due_together(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         ids = await one.add_many(20, delay=SECOND, priority=1)
-        (queue,) = await one.ask("queues")
+        (queue,) = await one.call("queues")
         assert (queue.scheduled, queue.pending) == (20, 0)
-        bench.wait(SECOND - 1)
+        bench.advance(SECOND - 1)
         assert await other.claim(50) == []
-        bench.wait(1)
+        bench.advance(1)
         assert [job.id for job in await other.claim(50)] == ids
 
-    @claim
-    async def test_asking_again_is_safe_when_a_blocker_is_gone_by_now(self, bench: Bench) -> None:
+    @store_test
+    async def test_enqueueing_again_is_safe_after_a_blocker_was_pruned(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         blocker = await one.add(keep=SECOND)
         await one.finish(await one.take())
         new = bench.job(after=(blocker,))
         await one.enqueue(new)
-        bench.wait(2 * SECOND)
-        assert await other.ask("prune", bench.shard, 1000) == 1
+        bench.advance(2 * SECOND)
+        assert await other.call("prune", bench.shard, 1000) == 1
         assert await other.enqueue(new) == [Enqueued(new.id, "pending")]
 
-    @claim
+    @store_test
     async def test_many_jobs_are_enqueued_in_one_call_and_keep_their_order(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         ids = await one.add_many(300)
         assert [job.id for job in await other.claim(500)] == ids
 
-    @claim
-    async def test_no_jobs_are_no_trouble(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_empty_batch_is_accepted(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         assert await one.enqueue() == []
 
-    @claim
+    @store_test
     async def test_a_delayed_job_becomes_due_by_the_engines_clock(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         new = bench.job(delay=10 * SECOND)
         assert await one.enqueue(new) == [Enqueued(new.id, "scheduled")]
         assert (await one.get(new.id)).due == bench.now + 10 * SECOND
-        bench.wait(10 * SECOND - 1)
+        bench.advance(10 * SECOND - 1)
         assert await other.claim(5) == []
         assert await one.state(new.id) == "scheduled"
-        bench.wait(1)
+        bench.advance(1)
         assert (await other.take()).id == new.id
 
-    @claim
-    async def test_a_moment_counts_instead_of_a_delay(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_due_time_may_replace_a_delay(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         later = await one.add(due=bench.now + MINUTE, delay=SECOND)
         past = await one.add(due=bench.now - MINUTE)
         assert await one.state(later) == "scheduled"
         assert [job.id for job in await one.claim(5)] == [past]
-        bench.wait(MINUTE)
+        bench.advance(MINUTE)
         assert (await one.take()).id == later
 
-    @claim
-    async def test_one_job_that_cannot_be_stops_its_whole_call(self, bench: Bench) -> None:
+    @store_test
+    async def test_one_invalid_job_rejects_the_whole_batch(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         good, bad, late = bench.job(), bench.job(after=(bench.job().id,)), bench.job()
-        await refused(one.enqueue(good, bad, late), "ConfigError")
+        await assert_refused(one.enqueue(good, bad, late), "ConfigError")
         for new in (good, bad, late):
-            assert await one.ask("get", new.id) is None
+            assert await one.call("get", new.id) is None
         assert await one.claim(5) == []
-        assert await one.ask("list_jobs") == []
+        assert await one.call("list_jobs") == []
 
-    @claim
-    async def test_strange_names_are_kept_apart(self, bench: Bench) -> None:
+    @store_test
+    async def test_names_with_special_characters_do_not_collide(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         made: dict[str, str] = {}
         for word in STRANGE:
@@ -186,9 +186,9 @@ class Enqueueing:
             (job,) = await other.claim(5, queues=[[word]], labels=[word])
             assert (job.id, job.type, job.queue, job.labels, job.run) == (made[word], word, word, (word,), word)
             assert await other.finish(job, result=word.encode()) == "ok"
-        assert {queue.name for queue in await one.ask("queues")} == set(STRANGE)
+        assert {queue.name for queue in await one.call("queues")} == set(STRANGE)
 
-    @claim
+    @store_test
     async def test_many_callers_at_once_lose_nothing(self, bench: Bench) -> None:
         clients = await bench.clients(4)
         made = await asyncio.gather(*[client.add_many(20) for client in clients for _ in range(5)])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from backstay.job.model import Failure
-from backstay.testing.conformance.job.bench import MINUTE, SECOND, Bench, claim, end
+from backstay.testing.conformance.job.bench import MINUTE, SECOND, Bench, build_finish, store_test
 
 OOPS = Failure("OSError", "disk full", attempt=1, at=5)
 
 
-class Retrying:
+class JobRetryingTests:
     """Tests of the finish kinds `retry`, `snooze` and `release`."""
 
-    @claim
+    @store_test
     async def test_a_retry_waits_for_its_delay_and_counts_attempts(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add(retries=2)
@@ -22,13 +22,13 @@ class Retrying:
             seen = await one.get(id_)
             assert (seen.state, seen.due, seen.error) == ("scheduled", bench.now + MINUTE, OOPS)
             assert (seen.finished, seen.worker) == (0, "")
-            bench.wait(MINUTE - 1)
+            bench.advance(MINUTE - 1)
             assert await one.claim(5) == []
-            bench.wait(1)
+            bench.advance(1)
         last = await one.take()
         assert (last.attempt, last.retries) == (3, 2)
 
-    @claim
+    @store_test
     async def test_a_retry_with_no_attempts_left_is_a_dead_letter(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         id_ = await one.add(retries=1)
@@ -36,18 +36,18 @@ class Retrying:
         assert await one.finish(await one.take(), "retry", error=OOPS, delay=SECOND) == "ok"
         seen = await one.get(id_)
         assert (seen.state, seen.attempt, seen.error, seen.finished) == ("failed", 2, OOPS, bench.now)
-        bench.wait(MINUTE)
+        bench.advance(MINUTE)
         assert await one.claim(5) == []
 
-    @claim
+    @store_test
     async def test_a_retry_at_once_is_pending_and_announced(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         id_ = await one.add("again", retries=1)
-        reply = await one.exchange([end(await one.take(), "retry", error=OOPS)])
+        reply = await one.exchange([build_finish(await one.take(), "retry", error=OOPS)])
         assert reply.ready == {"again": 1}
         assert await one.state(id_) == "pending"
 
-    @claim
+    @store_test
     async def test_a_snooze_costs_no_attempt(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add(retries=0)
@@ -57,36 +57,36 @@ class Retrying:
             assert await other.finish(job, "snooze", delay=SECOND) == "ok"
             seen = await one.get(id_)
             assert (seen.state, seen.attempt, seen.snoozes, seen.due) == ("scheduled", 0, nth, bench.now + SECOND)
-            bench.wait(SECOND)
+            bench.advance(SECOND)
         assert await other.finish(await other.take()) == "ok"
 
-    @claim
+    @store_test
     async def test_a_release_costs_no_attempt_and_keeps_the_place_in_the_queue(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         first = await one.add("first", retries=0)
-        bench.wait(SECOND)
+        bench.advance(SECOND)
         second = await one.add("second")
         for _ in range(4):
             job = await other.take()
             assert (job.id, job.attempt, job.snoozes) == (first, 1, 0)
-            reply = await other.exchange([end(job, "release")])
+            reply = await other.exchange([build_finish(job, "release")])
             assert reply.ready == {"first": 1}
             assert (await one.get(first)).attempt == 0
         assert [job.id for job in await one.claim(5)] == [first, second]
 
-    @claim
+    @store_test
     async def test_a_retried_job_takes_its_place_by_its_new_due_time(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         failing = await one.add(retries=1)
         await one.finish(await one.take(), "retry", error=OOPS, delay=10 * SECOND)
-        bench.wait(5 * SECOND)
+        bench.advance(5 * SECOND)
         meanwhile = await one.add()
-        bench.wait(10 * SECOND)
+        bench.advance(10 * SECOND)
         after = await one.add()
         assert [job.id for job in await one.claim(5)] == [meanwhile, failing, after]
 
-    @claim
-    async def test_the_lease_before_a_retry_is_worth_nothing(self, bench: Bench) -> None:
+    @store_test
+    async def test_the_lease_of_an_earlier_attempt_is_stale(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add(retries=3)
         old = await one.take()

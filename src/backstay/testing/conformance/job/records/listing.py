@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from backstay.job.model import Concurrency, Failure
-from backstay.testing.conformance.job.bench import MINUTE, Bench, Client, claim
+from backstay.testing.conformance.job.bench import MINUTE, Bench, StoreClient, store_test
 
 OOPS = Failure("OSError", "disk full")
 
 
-async def one_of_each(client: Client, queue: str) -> dict[str, str]:
+async def create_one_per_state(client: StoreClient, queue: str) -> dict[str, str]:
     """Create a job in every state, all in one queue. Returns the ids by state."""
     ids: dict[str, str] = {}
     for state, kind in (("completed", "complete"), ("failed", "fail"), ("cancelled", "cancel")):
@@ -23,39 +23,39 @@ async def one_of_each(client: Client, queue: str) -> dict[str, str]:
     return ids
 
 
-class Listing:
+class JobListingTests:
     """Tests of `list_jobs` and `queues`."""
 
-    @claim
+    @store_test
     async def test_jobs_are_listed_newest_first_and_in_pages(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         ids = (await one.add_many(25))[::-1]
-        assert [job.id for job in await other.ask("list_jobs")] == ids
-        page = await other.ask("list_jobs", limit=10)
+        assert [job.id for job in await other.call("list_jobs")] == ids
+        page = await other.call("list_jobs", limit=10)
         assert [job.id for job in page] == ids[:10]
-        page = await other.ask("list_jobs", limit=10, before=page[-1].id)
+        page = await other.call("list_jobs", limit=10, before=page[-1].id)
         assert [job.id for job in page] == ids[10:20]
-        page = await other.ask("list_jobs", limit=10, before=page[-1].id)
+        page = await other.call("list_jobs", limit=10, before=page[-1].id)
         assert [job.id for job in page] == ids[20:]
-        assert await other.ask("list_jobs", limit=10, before=page[-1].id) == []
+        assert await other.call("list_jobs", limit=10, before=page[-1].id) == []
 
-    @claim
-    async def test_a_listed_job_is_the_job(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_list_returns_the_same_job_as_get(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
-        await one_of_each(one, "q")
-        for job in await other.ask("list_jobs"):
+        await create_one_per_state(one, "q")
+        for job in await other.call("list_jobs"):
             assert job == await one.get(job.id)
 
-    @claim
+    @store_test
     async def test_jobs_are_listed_by_state(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
-        ids = await one_of_each(one, "q")
+        ids = await create_one_per_state(one, "q")
         for state, id_ in ids.items():
             assert await one.state(id_) == state
-            assert [job.id for job in await other.ask("list_jobs", state=state)] == [id_], state
-        assert {job.id for job in await other.ask("list_jobs")} == set(ids.values())
+            assert [job.id for job in await other.call("list_jobs", state=state)] == [id_], state
+        assert {job.id for job in await other.call("list_jobs")} == set(ids.values())
 
-    @claim
+    @store_test
     async def test_jobs_are_listed_by_queue_type_and_run(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         ids: dict[tuple[str, str, str], str] = {}
@@ -65,7 +65,7 @@ class Listing:
                     ids[queue, type_, run] = await one.add(type_, queue=queue, run=run)
 
         async def found(**filters: object) -> set[str]:
-            return {job.id for job in await other.ask("list_jobs", **filters)}
+            return {job.id for job in await other.call("list_jobs", **filters)}
 
         assert await found(queue="a") == {id_ for (queue, _, _), id_ in ids.items() if queue == "a"}
         assert await found(type="y") == {id_ for (_, type_, _), id_ in ids.items() if type_ == "y"}
@@ -74,7 +74,7 @@ class Listing:
         assert await found(queue="a", type="y", run="r", state="failed") == set()
         assert await found(queue="c") == set()
 
-    @claim
+    @store_test
     async def test_a_filtered_list_has_pages_too(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         mine: list[str] = []
@@ -82,56 +82,56 @@ class Listing:
             id_ = await one.add("xy"[nth % 2])
             mine += [id_] * (nth % 2)
         seen: list[str] = []
-        while page := await other.ask("list_jobs", type="y", limit=3, before=seen[-1] if seen else ""):
+        while page := await other.call("list_jobs", type="y", limit=3, before=seen[-1] if seen else ""):
             seen += [job.id for job in page]
         assert seen == mine[::-1]
 
-    @claim
-    async def test_queues_tell_what_is_in_them(self, bench: Bench) -> None:
+    @store_test
+    async def test_queues_count_their_jobs_by_state(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
-        assert await other.ask("queues") == []
-        await one_of_each(one, "full")
+        assert await other.call("queues") == []
+        await create_one_per_state(one, "full")
         start = bench.now
-        bench.wait(MINUTE - 1)
+        bench.advance(MINUTE - 1)
         await one.add_many(3, queue="plain")
-        full, plain = sorted(await other.ask("queues"), key=lambda queue: queue.name)
+        full, plain = sorted(await other.call("queues"), key=lambda queue: queue.name)
         assert (full.name, full.paused, full.rate) == ("full", False, None)
         for state in ("completed", "failed", "cancelled", "skipped", "running", "blocked", "scheduled", "pending"):
             assert getattr(full, state) == 1, state
         assert full.oldest_due == start
         assert (plain.name, plain.pending, plain.running, plain.oldest_due) == ("plain", 3, 0, bench.now)
 
-    @claim
+    @store_test
     async def test_counts_follow_every_change(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
 
         async def counts() -> tuple[int, int, int, int]:
-            (queue,) = await one.ask("queues")
+            (queue,) = await one.call("queues")
             return queue.scheduled, queue.pending, queue.running, queue.failed
 
         id_ = await one.add(delay=MINUTE, retries=1)
         assert await counts() == (1, 0, 0, 0)
-        bench.wait(MINUTE)
+        bench.advance(MINUTE)
         await one.reap()
         assert await counts() == (0, 1, 0, 0)
         await one.finish(await one.take(), "retry", delay=MINUTE, error=OOPS)
         assert await counts() == (1, 0, 0, 0)
-        bench.wait(MINUTE)
+        bench.advance(MINUTE)
         await one.take()
         assert await counts() == (0, 0, 1, 0)
-        bench.wait(MINUTE)
+        bench.advance(MINUTE)
         await one.reap()
         assert await counts() == (0, 0, 0, 1)
-        await one.ask("trigger", id_)
+        await one.call("trigger", id_)
         assert await counts() == (0, 1, 0, 0)
 
-    @claim
+    @store_test
     async def test_jobs_that_wait_for_their_key_are_pending(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         await one.add_many(5, concurrency=Concurrency(bench.key(), 1))
         await one.claim(10)
         await other.claim(10)
-        (queue,) = await other.ask("queues")
+        (queue,) = await other.call("queues")
         assert (queue.pending, queue.running) == (4, 1)
-        assert len(await other.ask("list_jobs", state="pending")) == 4
+        assert len(await other.call("list_jobs", state="pending")) == 4
         assert queue.oldest_due == bench.now

@@ -1,20 +1,20 @@
-"""Workers register with heartbeats, and are removed a day after their last one."""
+"""Workers register with heartbeats, and are removed a day after their last heartbeat."""
 
 from __future__ import annotations
 
 import msgspec
 
-from backstay.job.model import Worker
-from backstay.testing.conformance.job.bench import DAY, MINUTE, SECOND, Bench, claim
+from backstay.job.model import WorkerRecord
+from backstay.testing.conformance.job.bench import DAY, MINUTE, SECOND, Bench, store_test
 
 
-class Registry:
+class JobRegistryTests:
     """Tests of `heartbeat`, `unregister_worker` and `workers`."""
 
-    @claim
-    async def test_a_worker_is_listed_as_it_told_of_itself(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_worker_is_listed_with_its_heartbeat_data(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
-        worker = Worker(
+        worker = WorkerRecord(
             id="w1",
             queues=("a", "b"),
             labels=("gpu",),
@@ -25,36 +25,36 @@ class Registry:
             current="0-1",
             draining=True,
         )
-        await one.ask("heartbeat", worker)
-        (seen,) = await other.ask("workers")
+        await one.call("heartbeat", worker)
+        (seen,) = await other.call("workers")
         assert seen == msgspec.structs.replace(worker, registered=bench.now, beat=bench.now)
 
-    @claim
-    async def test_a_beat_refreshes_and_registered_stays(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_heartbeat_keeps_the_registration_time(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         start = bench.now
-        await one.ask("heartbeat", Worker(id="w1"))
-        bench.wait(MINUTE)
-        await one.ask("heartbeat", Worker(id="w1", running=3, registered=5, beat=5))
-        (seen,) = await other.ask("workers")
+        await one.call("heartbeat", WorkerRecord(id="w1"))
+        bench.advance(MINUTE)
+        await one.call("heartbeat", WorkerRecord(id="w1", running=3, registered=5, beat=5))
+        (seen,) = await other.call("workers")
         assert (seen.registered, seen.beat, seen.running) == (start, bench.now, 3)
 
-    @claim
-    async def test_a_worker_that_leaves_is_gone(self, bench: Bench) -> None:
+    @store_test
+    async def test_an_unregistered_worker_is_not_listed(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         for name in ("w1", "w2", "w3"):
-            await one.ask("heartbeat", Worker(id=name))
-        await other.ask("unregister_worker", "w2")
-        await other.ask("unregister_worker", "w2")
-        await other.ask("unregister_worker", "nobody")
-        assert sorted(worker.id for worker in await one.ask("workers")) == ["w1", "w3"]
+            await one.call("heartbeat", WorkerRecord(id=name))
+        await other.call("unregister_worker", "w2")
+        await other.call("unregister_worker", "w2")
+        await other.call("unregister_worker", "nobody")
+        assert sorted(worker.id for worker in await one.call("workers")) == ["w1", "w3"]
 
-    @claim
+    @store_test
     async def test_after_a_day_of_silence_a_worker_is_forgotten(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
-        await one.ask("heartbeat", Worker(id="silent"))
-        bench.wait(DAY - SECOND)
-        await one.ask("heartbeat", Worker(id="alive"))
-        assert sorted(worker.id for worker in await one.ask("workers")) == ["alive", "silent"]
-        bench.wait(2 * SECOND)
-        assert [worker.id for worker in await one.ask("workers")] == ["alive"]
+        await one.call("heartbeat", WorkerRecord(id="silent"))
+        bench.advance(DAY - SECOND)
+        await one.call("heartbeat", WorkerRecord(id="alive"))
+        assert sorted(worker.id for worker in await one.call("workers")) == ["alive", "silent"]
+        bench.advance(2 * SECOND)
+        assert [worker.id for worker in await one.call("workers")] == ["alive"]

@@ -1,24 +1,24 @@
-"""A watcher is notified of a job's end, or reads it if the job has already ended: no end is missed."""
+"""A watcher never misses a job's end: it is notified of a later end, and an end before the watch is in the reply."""
 
 from __future__ import annotations
 
 from backstay.job.model import Failure, Job
-from backstay.testing.conformance.job.bench import LEASE, SECOND, Bench, Client, claim
+from backstay.testing.conformance.job.bench import LEASE, SECOND, Bench, StoreClient, store_test
 
 OOPS = Failure("OSError", "disk full")
 MANY = 1_000_000
 
 
-async def watched(client: Client, job: str, *, chain: bool = False) -> Job:
-    seen: Job | None = await client.ask("watch", job, chain=chain)
+async def watched(client: StoreClient, job: str, *, chain: bool = False) -> Job:
+    seen: Job | None = await client.call("watch", job, chain=chain)
     assert seen is not None
     return seen
 
 
-class Watching:
+class JobWatchingTests:
     """Tests of `watch`."""
 
-    @claim
+    @store_test
     async def test_a_watched_chain_is_announced_when_it_ends(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")
@@ -29,7 +29,7 @@ class Watching:
             await one.finish(job, kind, error=OOPS)
             assert await heard.soon(id_), kind
 
-    @claim
+    @store_test
     async def test_a_watched_job_is_announced_when_it_ends(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")
@@ -39,7 +39,7 @@ class Watching:
         await one.finish(job)
         assert await heard.soon(id_)
 
-    @claim
+    @store_test
     async def test_a_job_that_has_ended_is_seen_at_once(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         id_ = await one.add()
@@ -48,14 +48,14 @@ class Watching:
             seen = await watched(other, id_, chain=chain)
             assert (seen.id, seen.state, seen.result) == (id_, "completed", b"R")
 
-    @claim
-    async def test_watching_what_is_not_is_nothing(self, bench: Bench) -> None:
+    @store_test
+    async def test_watching_an_unknown_job_returns_nothing(self, bench: Bench) -> None:
         (one,) = await bench.clients(1)
         for chain in (False, True):
-            assert await one.ask("watch", bench.job().id, chain=chain) is None
+            assert await one.call("watch", bench.job().id, chain=chain) is None
 
-    @claim
-    async def test_a_chain_that_goes_on_is_announced_at_its_last_end(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_chain_is_announced_when_its_last_job_ends(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         chains, jobs = await bench.listen("chainc"), await bench.listen("jobc")
         chain = await one.add()
@@ -77,23 +77,23 @@ class Watching:
         seen = await watched(other, chain, chain=True)
         assert (seen.id, seen.state, seen.result) == (new.id, "completed", b"end")
 
-    @claim
+    @store_test
     async def test_a_chain_is_watched_to_its_end_although_its_first_job_is_forgotten(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")
         chain = await one.add(keep=SECOND)
         new = bench.job(chain=chain)
         await one.finish(await one.take(), next=new)
-        bench.wait(SECOND)
-        assert await one.ask("prune", bench.shard, MANY) == 1
+        bench.advance(SECOND)
+        assert await one.call("prune", bench.shard, MANY) == 1
         seen = await watched(other, chain, chain=True)
         assert (seen.id, seen.state) == (new.id, "pending")
         await one.finish(await one.take(), result=b"end")
         assert await heard.soon(chain)
         assert (await watched(other, chain, chain=True)).result == b"end"
 
-    @claim
-    async def test_a_watched_job_whose_chain_goes_on_is_announced_as_a_job(self, bench: Bench) -> None:
+    @store_test
+    async def test_a_watched_job_with_a_next_job_is_announced_as_a_job(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         chains, jobs = await bench.listen("chainc"), await bench.listen("jobc")
         first = await one.add()
@@ -103,7 +103,7 @@ class Watching:
         assert await jobs.soon(first)
         assert chains.payloads == []
 
-    @claim
+    @store_test
     async def test_an_end_without_a_finish_is_announced_too(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")
@@ -114,14 +114,14 @@ class Watching:
         cancelled = await one.add()
         await watched(other, cancelled)
         await one.claim(1)
-        await other.ask("cancel", cancelled, "enough")
+        await other.call("cancel", cancelled, "enough")
         assert await heard.soon(cancelled)
-        bench.wait(LEASE)
+        bench.advance(LEASE)
         await other.reap()
         assert await heard.soon(dying)
         assert await heard.soon(skipped)
 
-    @claim
+    @store_test
     async def test_a_job_without_watchers_is_not_announced(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")
@@ -133,7 +133,7 @@ class Watching:
         assert await heard.soon(marker)
         assert silent not in heard.payloads
 
-    @claim
+    @store_test
     async def test_a_retry_is_no_end(self, bench: Bench) -> None:
         one, other = await bench.clients(2)
         heard = await bench.listen("chainc")

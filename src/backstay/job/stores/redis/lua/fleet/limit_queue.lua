@@ -1,7 +1,9 @@
 -- Purpose: set or remove the rate limit of a queue.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = queue; 3 = '<interval> <burst> <bucket>', or '' for no limit
--- Returns: number of added or deleted settings
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the queue's name
+--       3 = '<µs between two starts> <starts allowed at once> <name of the rate bucket>', or '' to remove the limit
+-- Returns: 1 if the queue had no limit before, or if its limit was removed; otherwise 0
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local field, rate = 'r' .. ARGV[2], ARGV[3]

@@ -1,8 +1,12 @@
 -- Purpose: read the counts, settings and oldest pending jobs of all queues.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock
--- Returns: {counts: letter of the state and queue, number, …; settings: letter of the setting and queue, value, …; oldest:
---          queue, due time of its oldest pending job, …}
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+-- Returns: an array of three lists:
+--          1. two values for each count: '<letter of a state (_record.lua)><queue>', number of jobs
+--          2. two values for each setting. Of a paused queue: 'p<queue>', '1'. Of a queue with a rate limit:
+--            'r<queue>', '<µs between two starts> <starts allowed at once> <name of the rate bucket>'
+--          3. two values for each queue with a count of pending jobs: queue, due time in µs of its oldest pending job
+--            (0: none)
 
 -- include: _shard.lua
 -- include: _record.lua
@@ -20,7 +24,7 @@ for i = 1, #numbers, 2 do
       if jobs[id] then since = math.min(since or jobs[id].due, jobs[id].due) end
     end
     oldest[#oldest + 1] = queue
-    oldest[#oldest + 1] = digits(since or 0)
+    oldest[#oldest + 1] = format_int(since or 0)
   end
 end
 return { numbers, redis.call('HGETALL', SHARD .. 'queues'), oldest }

@@ -1,18 +1,27 @@
--- Purpose: cancel a job; a running job gets a cancellation request.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = prefix of channels; 3 = job; 4 = the reason, as a failure
--- Returns: {new state, or '': not stored; ready: type, number, …; outbox: job, chain, value, …}
+-- Purpose: cancel a job. A running job only gets a cancellation request.
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = prefix of the Pub/Sub channels' names
+--       3 = the job's id
+--       4 = the reason: a `Failure` as msgpack
+-- Returns: an array of three:
+--          1. letter of the job's new state, or '' if the job is not stored
+--          2. jobs that became pending, by type: type, count, type, count, …
+--          3. outbox entries written by this call: id of a waiting job of another shard, the ended chain's id,
+--            '+<result>' (success) or '-' (no success); …
 
 -- include: _shard.lua
+-- include: _when_full.lua
 local id, reason = ARGV[3], ARGV[4]
 -- include: _record.lua
--- include: _moves.lua
+-- include: _transitions.lua
+-- include: _run_jobs.lua
 -- include: _cancel.lua
 
-local job = job_of(id)
+local job = get_job(id)
 if not job then return { '', {}, {} } end
-withdraw(job, reason, message_of(reason))
-free_keys()
-settle()
+cancel_job(job, reason, read_message(reason))
+unpark_freed()
+resolve_all()
 flush(ARGV[2])
-return { job.state, made_ready(), outbox }
+return { job.state, list_ready(), outbox }

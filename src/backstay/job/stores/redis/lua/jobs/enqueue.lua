@@ -1,31 +1,43 @@
 -- Purpose: enqueue jobs, all or none. A job that is already stored is left unchanged.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = '1' if no job has an ext, '2' if all jobs have one record
---       as well, else '0'; followed by the announcements: {counter, number, message, …}; then for each job: id, record,
---       doc, blockers; with '2': the record, then for each job: id, doc
--- Returns: {the state of each job as a letter; upper case: the state of the job that holds its unique key; ids of those}
---          | {'', an unknown chain} | error SHARDS n
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the caller's number of shards
+--       3 = prefix of the Pub/Sub channels' names
+--       4 = one character, the form of the jobs: '0' any jobs; '1' only plain jobs (_record.lua); '2' only plain jobs,
+--         all with equal records. After it, the announcements to publish, if any, as a msgpack array of three values
+--         each: key of the announcement's counter, number of jobs, message
+--       from 5 on, in forms '0' and '1', four values for each job: id, record, doc (arguments, metadata, blockers;
+--         msgpack), blockers (encoded as in _create.lua)
+--       from 5 on, in form '2': the common record, then two values for each job: id, doc
+-- Returns: {states, id, id, …}. `states` is a string with one letter for each job, the letter of its state. A letter in
+--            upper case: the job is not stored, because another job holds its unique key. The letter is then the state
+--            of that other job. The ids are those of these other jobs, in order
+--          or {'', id of a blocker that is unknown}: nothing is stored
+--          or error 'SHARDS <stored number>' if the caller's number of shards differs
 
 -- include: _shard.lua
--- include: _agree.lua
+-- include: _check_shards.lua
 
 -- function: publish_hint = hub/hint_publish.lua
 
--- include: _hand_over.lua
+-- include: _direct_handoff.lua
 
+-- Publish the announcements of new jobs to workers (see ARGV[4]).
 local function announce()
   if #ARGV[4] == 1 then return end
   local hints = cmsgpack.unpack(string.sub(ARGV[4], 2))
   for i = 1, #hints, 3 do
-    publish_hint({ hints[i] }, { hints[i + 1], HINT_LIFE, ARGV[3] .. ':sched', hints[i + 2] })
+    publish_hint({ hints[i] }, { hints[i + 1], HINT_TTL, ARGV[3] .. ':sched', hints[i + 2] })
   end
 end
 
--- Jobs per command, bounded by its number of arguments.
-local MANY_JOBS = 3000
+-- The largest number of jobs in one command: each needs two arguments, and `unpack` fails above some 8000.
+local MAX_JOBS = 3000
 
--- Return what a plain job with this record becomes: state, lane, score in the lane (or in `due`), stored record and queue.
-local function look_at(raw)
+-- Read the record of a new plain job. Returns five values: the initial state ('p' pending or 's' scheduled); the lane;
+-- the score in the sorted set of that state (pending: the lane, by rank; scheduled: `due`, by due time); the record to
+-- store; the queue.
+local function analyse_record(raw)
   local priority, delay, at = struct.unpack('>bI8I8', raw, 70)
   local kind, size = struct.unpack('>I2I2', raw, 40)
   if at == 0 then at = now + delay end
@@ -37,9 +49,10 @@ local function look_at(raw)
   return state, lane, string.format('%.0f', score), record, queue
 end
 
--- Store jobs that differ only in id and doc. Returns their states; nothing if one of them is already stored.
-local function make_alike()
-  local state, lane, score, record, queue = look_at(ARGV[5])
+-- Fast path of form '2' (jobs with equal records, see ARGV[4]): write all jobs with one Redis command per key. Returns
+-- their state letters; nil if one of the jobs is already stored.
+local function enqueue_uniform()
+  local state, lane, score, record, queue = analyse_record(ARGV[5])
   local all, index, records, n = {}, {}, {}, #ARGV - 5
   for i = 1, n, 2 do
     local id = ARGV[i + 5]
@@ -47,7 +60,7 @@ local function make_alike()
     index[i], index[i + 1] = score, id
     records[i], records[i + 1] = id, record
   end
-  -- `all` contains every stored job, and ZADD does not change an existing member.
+  -- The list contains n / 2 jobs. ZADD returns how many of them it added: fewer if a job is already stored.
   if redis.call('ZADD', SHARD .. 'all', unpack(all)) < n / 2 then return end
   redis.call('HSET', SHARD .. 'doc', unpack(ARGV, 6))
   if state == 's' then
@@ -61,43 +74,45 @@ local function make_alike()
   return string.rep(state, n / 2)
 end
 
--- The fast path for plain jobs, which are most: same result as below, without decoding records.
+-- Fast path for plain jobs, which most jobs are. It has the result of the general path below,
+-- but does not decode records.
 if string.byte(ARGV[4]) ~= 48 then
-  local shared = string.byte(ARGV[4]) == 50 and ARGV[5]
-  if shared and #ARGV == 7 and hand_over(ARGV[6], shared, ARGV[7]) then return { 'r' } end
-  local made = shared and #ARGV <= 5 + 2 * MANY_JOBS and make_alike()
-  if made then
+  local shared_record = string.byte(ARGV[4]) == 50 and ARGV[5]
+  if shared_record and #ARGV == 7 and hand_off(ARGV[6], shared_record, ARGV[7]) then return { 'r' } end
+  local created = shared_record and #ARGV <= 5 + 2 * MAX_JOBS and enqueue_uniform()
+  if created then
     announce()
-    return { made }
+    return { created }
   end
-  local states, seen, tally = {}, {}, {}
-  -- Offsets of id, record and doc of each job in ARGV.
+  local states, seen, counts = {}, {}, {}
+  -- The arguments of job i begin at ARGV[i * stride]; id_at, record_at and doc_at are offsets from there.
   local stride, id_at, record_at, doc_at = 4, 1, 2, 3
-  if shared then stride, id_at, doc_at = 2, 4, 5 end
+  if shared_record then stride, id_at, doc_at = 2, 4, 5 end
   local total = math.floor((#ARGV - 4) / stride)
-  for first = 1, total, MANY_JOBS do
-    local last = math.min(first + MANY_JOBS - 1, total)
+  for first = 1, total, MAX_JOBS do
+    local last = math.min(first + MAX_JOBS - 1, total)
     local ids = {}
     for i = first, last do ids[i - first + 1] = ARGV[i * stride + id_at] end
-    local there
+    local stored
     if last == first then
-      there = { redis.call('HGET', SHARD .. 'job', ids[1]) }
+      stored = { redis.call('HGET', SHARD .. 'job', ids[1]) }
     else
-      there = redis.call('HMGET', SHARD .. 'job', unpack(ids))
+      stored = redis.call('HMGET', SHARD .. 'job', unpack(ids))
     end
     local records, docs, all, due, lanes = {}, {}, {}, {}, {}
-    -- Jobs of one type usually have equal records, so the analysis is reused.
+    -- `known` is the record of the previous job as it was sent. The other variables hold what was computed from it.
+    -- Jobs of one type usually have equal records, so the next jobs reuse these values.
     local known, state, index, score, record, field
     for k, id in ipairs(ids) do
       local i = first + k - 1
-      if there[k] or seen[id] then
-        states[i] = seen[id] or string.sub(there[k], 1, 1)
+      if stored[k] or seen[id] then
+        states[i] = seen[id] or string.sub(stored[k], 1, 1)
       else
-        local raw = shared or ARGV[i * stride + record_at]
+        local raw = shared_record or ARGV[i * stride + record_at]
         if raw ~= known then
           known = raw
           local lane, queue
-          state, lane, score, record, queue = look_at(raw)
+          state, lane, score, record, queue = analyse_record(raw)
           index = state == 's' and due or lanes[lane] or {}
           if state == 'p' then lanes[lane] = index end
           field = state .. queue
@@ -112,7 +127,7 @@ if string.byte(ARGV[4]) ~= 48 then
         docs[n + 2] = ARGV[i * stride + doc_at]
         all[n + 1] = '0'
         all[n + 2] = id
-        tally[field] = (tally[field] or 0) + 1
+        counts[field] = (counts[field] or 0) + 1
         states[i], seen[id] = state, state
       end
     end
@@ -127,36 +142,37 @@ if string.byte(ARGV[4]) ~= 48 then
       redis.call('HSET', SHARD .. 'job', unpack(records))
     end
   end
-  for field, n in pairs(tally) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
+  for field, n in pairs(counts) do redis.call('HINCRBY', SHARD .. 'count', field, n) end
   announce()
   return { table.concat(states) }
 end
 
 -- include: _record.lua
--- include: _moves.lua
+-- include: _transitions.lua
 -- include: _create.lua
 
--- Check that all blockers exist before the first write. A blocker may be a job of this call.
-local made = {}
+-- Check that all blockers exist before the first write, so that a rejected call changes nothing. A blocker may be an
+-- earlier job of this call.
+local created = {}
 for i = 5, #ARGV, 4 do
-  for _, blocker in ipairs(blockers(ARGV[i + 3])) do
-    if blocker[2] == 'l' and not made[blocker[1]] and not last_of(blocker[1]) and not job_of(ARGV[i]) then
+  for _, blocker in ipairs(decode_blockers(ARGV[i + 3])) do
+    if blocker[2] == 'l' and not created[blocker[1]] and not get_last_job(blocker[1]) and not get_job(ARGV[i]) then
       return { '', blocker[1] }
     end
   end
-  made[ARGV[i]] = true
+  created[ARGV[i]] = true
 end
 
-local answer = { '' }
+local reply = { '' }
 local states = {}
 for i = 5, #ARGV, 4 do
-  local state, other = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
-  states[#states + 1] = other and string.upper(state) or state
-  if other then answer[#answer + 1] = other end
+  local state, holder = create(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  states[#states + 1] = holder and string.upper(state) or state
+  if holder then reply[#reply + 1] = holder end
 end
-settle()
-store_new()
+resolve_all()
+write_new()
 flush(ARGV[3])
 announce()
-answer[1] = table.concat(states)
-return answer
+reply[1] = table.concat(states)
+return reply

@@ -1,7 +1,8 @@
 -- Purpose: read one job.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = job
--- Returns: {record or false, doc, end of its lease or false, open blockers}
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production); 2 = the job's id
+-- Returns: {record or false; doc (arguments, metadata, blockers); time in µs at which its lease ends, or false; ids of
+--            the chains it still waits for, as far as they are not in the record}
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local id = ARGV[2]

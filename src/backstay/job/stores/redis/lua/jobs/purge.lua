@@ -1,12 +1,17 @@
--- Purpose: delete final jobs of a state, oldest first. Jobs of a run are skipped: they are deleted with the run.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = state; 3 = queue ('': any); 4 = number at most; 5 = number of entries to skip first
--- Returns: {number of deleted jobs, number of examined jobs of other queues, 1 if there may be more}
+-- Purpose: delete jobs in a final state, oldest first. Jobs of a run are left: they are deleted with the run.
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = letter of the final state
+--       3 = a queue's name, '' for any
+--       4 = largest number of jobs to examine
+--       5 = number of jobs to skip at the start: jobs of other queues, which earlier calls examined
+-- Returns: {number of deleted jobs; number of examined jobs that belong to other queues; 1 if there may be further
+--            jobs, else 0}
 
 -- include: _shard.lua
 local state, queue, limit, skip = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 -- include: _record.lua
--- include: _moves.lua
+-- include: _transitions.lua
 -- include: _remove.lua
 
 local ids = redis.call('ZRANGEBYSCORE', SHARD .. 'end:' .. state, '-inf', '(+inf', 'LIMIT', skip, limit)
@@ -18,6 +23,6 @@ if queue ~= '' then
     if jobs[id] and queue_of(jobs[id].lane) == queue then mine[#mine + 1] = id end
   end
 end
-remove(mine, state)
+remove_jobs(mine, state)
 flush('')
 return { #mine, #ids - #mine, #ids == limit and 1 or 0 }

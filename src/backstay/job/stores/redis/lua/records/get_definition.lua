@@ -1,7 +1,10 @@
 -- Purpose: read one version of a workflow's definition.
--- KEYS: 1 = the first shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = workflow; 3 = version (0: the newest)
--- Returns: {version, one string of created, digest and doc, or false}
+-- KEYS: 1 = the first shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the workflow's name
+--       3 = number of the version, 0 for the newest
+-- Returns: {number of the version; a string with the time of its creation (µs), its digest and the definition
+--            document}. The string is false if there is no such version
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local workflow, version = ARGV[2], tonumber(ARGV[3])

@@ -1,36 +1,47 @@
--- Purpose: store a part of a job's artifact. The artifact is visible once its last part is stored, and replaces one of the
--- same name.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = job; 3 = fence; 4 = name; 5 = part; 6 = '1': the last; 7 = {size, digest}; 8 = data
--- Returns: 1; 0: the lease is not current; -n: earlier parts are missing, n - 1 are stored
+-- Purpose: store a part of a job's artifact. Once its last part is stored, the artifact is visible and replaces an
+-- earlier one of the same name.
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the job's id
+--       3 = fence of the job's lease
+--       4 = the artifact's name
+--       5 = number of the part, counted from 0
+--       6 = '1' if it is the last part, else '0'
+--       7 = msgpack {size of the whole artifact in bytes, its digest}
+--       8 = the part's data
+-- Returns: 1 if the part is stored
+--          or 0 if the fence is not that of the job's current lease
+--          or -n if the part comes too early: only n - 1 parts are stored, so part n - 1 must be sent next
 --
--- `artifacts:<job>` holds the metadata: under '=' and the name of a visible artifact, '~' and the name of an upload.
+-- The hash `artifacts:<job>` holds metadata: field '=<name>' of a visible artifact, field '~<name>' of an unfinished
+-- upload.
 
 -- include: _shard.lua
 local id, fence, name, part, last, about, data = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1',
   ARGV[7], ARGV[8]
 -- include: _record.lua
--- include: _leased.lua
+-- include: _check_lease.lua
 
-if not leased(id, fence, ARTIFACTS) then return 0 end
-local book, whole, half = SHARD .. 'artifacts:' .. id, '=' .. name, '~' .. name
+if not flag_if_leased(id, fence, ARTIFACTS) then return 0 end
+local metadata, visible, upload = SHARD .. 'artifacts:' .. id, '=' .. name, '~' .. name
 local key = SHARD .. 'artifact:' .. id .. ':'
--- Another digest or size starts a new upload.
-local begun = redis.call('HGET', book, half) == about
-local there = begun and redis.call('LLEN', key .. half) or 0
-if not begun then
-  local done = redis.call('HGET', book, whole)
-  if done and string.sub(done, 9) == about then return 1 end
+-- An upload is identified by the artifact's size and digest (`about`). A call with another size or digest starts a new
+-- upload.
+local is_same_upload = redis.call('HGET', metadata, upload) == about
+local parts = is_same_upload and redis.call('LLEN', key .. upload) or 0
+if not is_same_upload then
+  local stored = redis.call('HGET', metadata, visible)
+  if stored and string.sub(stored, 9) == about then return 1 end
   if part == 0 then
-    redis.call('DEL', key .. half)
-    redis.call('HSET', book, half, about)
+    redis.call('DEL', key .. upload)
+    redis.call('HSET', metadata, upload, about)
   end
 end
-if part > there then return -there - 1 end
-if part == there then there = redis.call('RPUSH', key .. half, data) end
-if last and part == there - 1 then
-  redis.call('RENAME', key .. half, key .. whole)
-  redis.call('HDEL', book, half)
-  redis.call('HSET', book, whole, struct.pack('>I8', now) .. about)
+if part > parts then return -parts - 1 end
+if part == parts then parts = redis.call('RPUSH', key .. upload, data) end
+if last and part == parts - 1 then
+  redis.call('RENAME', key .. upload, key .. visible)
+  redis.call('HDEL', metadata, upload)
+  redis.call('HSET', metadata, visible, struct.pack('>I8', now) .. about)
 end
 return 1

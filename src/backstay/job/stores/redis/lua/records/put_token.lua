@@ -1,6 +1,9 @@
--- Purpose: store an access token of the server. Deletes expired ones.
--- KEYS: 1 = the first shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = token's id; 3 = when it expires (0: never); 4 = its record (msgpack)
+-- Purpose: store an access token of the server, and delete expired tokens.
+-- KEYS: 1 = the first shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the token's id
+--       3 = time in µs at which the token expires (0: never)
+--       4 = a `TokenRecord` as msgpack
 -- Returns: 1
 
 -- include: _shard.lua

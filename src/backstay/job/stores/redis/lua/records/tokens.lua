@@ -1,7 +1,8 @@
 -- Purpose: read all access tokens that have not expired.
--- KEYS: 1 = the first shard; 2 = nothing
--- ARGV: 1 = test clock
--- Returns: {created, expires, record}, …
+-- KEYS: 1 = the first shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+-- Returns: one string for each token: time of its creation (µs, 8 bytes), time of its expiry (µs, 8 bytes; 0: never),
+--            a `TokenRecord` as msgpack
 
 -- include: _shard.lua
 

@@ -1,9 +1,15 @@
--- Purpose: read the events of all runs after a cursor.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = cursor, '' (from the oldest stored event) or '$' (from now on); 3 = number of events at most
--- Returns: {next cursor; then: run, number of the first event, count, events, …}
+-- Purpose: read the next events of all runs.
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the cursor that the last call returned; '' to read from the oldest stored event; '$' to get a cursor for
+--         events from now on
+--       3 = largest number of events to return
+-- Returns: {cursor for the next call; then groups of events}. A group holds consecutive events of one run: the run's
+--            id, number of its first event, number of events in the group, the encoded events
 --
--- An entry of the stream refers to events of one run; a cursor may point into an entry: '<entry>:<number>'.
+-- An entry of the stream `events` names a run, and the first and the last number of consecutive events of that run. A
+-- cursor is the id of the last entry read, or '<id of the entry>:<number>' if its events were read only up to this
+-- number.
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 local cursor, limit = ARGV[2], tonumber(ARGV[3])

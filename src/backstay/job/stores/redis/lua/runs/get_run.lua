@@ -1,7 +1,8 @@
 -- Purpose: read one run.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = run; 3 = '1': with its document
--- Returns: {record or false, doc or false}
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production); 2 = the run's id; 3 = '1' to read its document too
+-- Returns: {the run's record, or false if the run is not stored; the run's document (inputs, job names, trigger), or
+--            false if it was not asked for}
 
 local SHARD = string.sub(KEYS[1], 1, -5)
 

@@ -1,19 +1,32 @@
 -- Purpose: create a run with all of its jobs. A run that is already stored is left unchanged.
--- KEYS: 1 = the shard; 2 = nothing
--- ARGV: 1 = test clock; 2 = shards; 3 = prefix of channels; 4 = run; 5 = {version, timeout, keep, workflow}; 6 = doc;
---       7 = number of jobs; then for each sequence of jobs with one record: the record (state b: it has blockers, k: it is
---       skipped), number of jobs, then id and doc of each; then the waits that do not fit into records: suffix of a key
---       (waits:<job> or awaiting:<job>) and positions of jobs as ranges: first position, length
--- Returns: {record, doc if it was stored before} | {'', a job that is already stored} | error SHARDS n
+-- KEYS: 1 = the shard's meta record; 2 = the absent key (docs/internals/glossary.md)
+-- ARGV: 1 = the test clock's time in µs ('' in production)
+--       2 = the caller's number of shards
+--       3 = prefix of the Pub/Sub channels' names
+--       4 = the run's id
+--       5 = msgpack array of the run's fields: version of the workflow, timeout in µs (0: none), retention after its
+--         end in µs, name of the workflow
+--       6 = the run's document (inputs, job names, trigger)
+--       7 = number of jobs
+--       from 8 on, for each group of consecutive jobs with equal records: the common record (its state is 'b' if the
+--         jobs have blockers, 'k' if they are skipped at once); number of jobs; then id and doc (arguments, metadata,
+--         blockers) of each job
+--       then two values for each list of blockers or dependents that does not fit into a record: the key 'waits:<job>'
+--         (blockers) or 'awaiting:<job>' (dependents); the listed jobs as packed ranges, each with the position of
+--         its first job in this call and its number of jobs
+-- Returns: {the run's record, false} if the run was created
+--          or {the run's record, its document} if the run was already stored
+--          or {'', the job's id} if a job of another run or of no run already has this id
+--          or error 'SHARDS <stored number>' if the caller's number of shards differs
 
 -- include: _shard.lua
--- include: _agree.lua
+-- include: _check_shards.lua
 local id, doc, total = ARGV[4], ARGV[6], tonumber(ARGV[7])
 -- include: _record.lua
--- include: _moves.lua
+-- include: _transitions.lua
 
-local there = redis.call('HGET', SHARD .. 'run', id)
-if there then return { there, redis.call('HGET', SHARD .. 'run-doc', id) } end
+local stored = redis.call('HGET', SHARD .. 'run', id)
+if stored then return { stored, redis.call('HGET', SHARD .. 'run-doc', id) } end
 
 local ids, docs, all, rows, at = {}, {}, {}, {}, 8
 while #ids < total do
@@ -26,21 +39,22 @@ while #ids < total do
     at = at + 2
   end
 end
--- A stored job of this run, which itself is not stored, comes from a half-applied script (_moves.lua): it is overwritten.
-for i, raw in ipairs(fields_of('job', ids)) do
-  if raw and read(ids[i], raw).ext.run ~= id then return { '', ids[i] } end
+-- A job of this run may be stored although the run is not: an earlier call of this script wrote it, and the server was
+-- killed before it stored the other writes (_transitions.lua). The job is overwritten.
+for i, raw in ipairs(get_fields('job', ids)) do
+  if raw and decode_job(ids[i], raw).ext.run ~= id then return { '', ids[i] } end
 end
 
 local _, version, timeout, keep, workflow = cmsgpack.unpack_limit(ARGV[5], 4, 1)
 local run = {
   id = id, status = 'q', created = now, started = 0, finished = 0, deadline = timeout > 0 and now + timeout or 0,
-  timeout = timeout, keep = keep, events = 0, version = version, hard = 0, workflow = workflow, reason = '',
-  counts = { s = 0, b = 0, p = 0, r = 0, c = 0, f = 0, x = 0, k = 0 }, told = {},
+  timeout = timeout, keep = keep, events = 0, version = version, hard_failures = 0, workflow = workflow, reason = '',
+  counts = { s = 0, b = 0, p = 0, r = 0, c = 0, f = 0, x = 0, k = 0 }, new_events = {},
 }
 runs[id] = run
 redis.call('HSET', SHARD .. 'run-doc', id, doc)
-list_run('ZADD', run, '')
-tell(run, 'n', '', 0, '')
+update_run_lists('ZADD', run, '')
+add_event(run, 'n', '', 0, '')
 
 local skipped = {}
 for _, row in ipairs(rows) do
@@ -49,12 +63,12 @@ for _, row in ipairs(rows) do
   local kind, length = struct.unpack('>I2I2', raw, 40)
   local lane = string.sub(raw, HEAD_SIZE + kind + 1, HEAD_SIZE + kind + length)
   if due == 0 then due = now + delay end
-  local said = string.byte(raw)
-  local state = said == 98 and 'b' or said == 107 and 'n' or due > now and 's' or 'p'
-  local score = digits(state == 'p' and due - priority * AGEING or due)
+  local requested_state = string.byte(raw)
+  local state = requested_state == 98 and 'b' or requested_state == 107 and 'n' or due > now and 's' or 'p'
+  local score = format_int(state == 'p' and due - priority * AGEING or due)
   local record = state .. string.sub(raw, 2, 70) .. struct.pack('>I8I8', now, due) .. string.sub(raw, HEAD_SIZE + 1)
   for i = row.first, row.last do patch(ids[i], record) end
-  if state ~= 'n' then add(state .. queue_of(lane), size) end
+  if state ~= 'n' then change_count(state .. queue_of(lane), size) end
   if state == 'b' then
     run.counts.b = run.counts.b + size -- blocked jobs have no event
   else
@@ -69,14 +83,14 @@ for _, row in ipairs(rows) do
       if state == 'n' then
         skipped[#skipped + 1] = job
       else
-        moved(run, job, 'n', state, true, 0, '')
+        count_transition(run, job, 'n', state, true, 0, '')
       end
     end
   end
 end
-each('HSET', 'doc', docs)
-each('ZADD', 'all', all)
-each('ZADD', 'run-jobs:' .. id, all)
+call_batched('HSET', 'doc', docs)
+call_batched('ZADD', 'all', all)
+call_batched('ZADD', 'run-jobs:' .. id, all)
 
 while ARGV[at] do
   local key, where, list = ARGV[at], ARGV[at + 1], {}
@@ -88,10 +102,10 @@ while ARGV[at] do
       list[#list + 1] = ids[i]
     end
   end
-  each(scored and 'ZADD' or 'SADD', key, list)
+  call_batched(scored and 'ZADD' or 'SADD', key, list)
   at = at + 2
 end
-for _, job in ipairs(skipped) do final(job_of(job), 'k', '', '') end
-settle()
+for _, job in ipairs(skipped) do end_job(get_job(job), 'k', '', '') end
+resolve_all()
 flush(ARGV[3])
-return { packed_run(run), false }
+return { encode_run(run), false }

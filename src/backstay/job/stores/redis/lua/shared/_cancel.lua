@@ -1,9 +1,12 @@
--- Purpose: cancel a job, or request the cancellation of a running one. Expects SHARD, now, _record.lua and _moves.lua.
+-- Purpose: cancel jobs and runs; a running job only gets a cancellation request. Expects SHARD, now, _record.lua,
+-- _transitions.lua and _run_jobs.lua.
 
--- Concurrency keys to unpark: the cancelled job may have been the one that `unpark` returned to its lane.
+-- Concurrency keys of cancelled pending jobs. Such a job may have been unparked, that is, moved from its parking place
+-- into its lane as the next job of its key. Then another parked job of that key must be unparked instead.
 local freed = {}
 
-local function take_out(job)
+-- Remove a pending job from its lane or, if its concurrency key is full, from its parking place (_transitions.lua).
+local function leave_lane(job)
   local key = job.ext.key
   push(from_lane, job.lane, job.id)
   if key == '' then return end
@@ -11,22 +14,38 @@ local function take_out(job)
   freed[#freed + 1] = key
 end
 
-local function withdraw(job, reason, why)
+-- Cancel a job. A running job only gets a cancellation request; a final job is left unchanged. `reason`: an encoded
+-- failure. `why`: the message of that failure.
+local function cancel_job(job, reason, why)
   if job.state == 'r' then
-    -- The failure that is stored at its end, unless the worker reports another.
+    -- Store the reason as the job's last failure (the tail of its record) now. When the worker then ends the job as
+    -- cancelled, the reason stays, unless the worker reports a failure of its own.
     job.tail = reason
-    if not has(job.flags, CANCEL) then job.flags = job.flags + CANCEL end
-    touch(job)
-    say('owls', job.id)
+    if not has(job.flags, CANCEL_REQUESTED) then job.flags = job.flags + CANCEL_REQUESTED end
+    mark_changed(job)
+    publish_later('owls', job.id)
   elseif job.state == 'p' or job.state == 's' or job.state == 'b' then
-    if job.state == 'p' then take_out(job) end
+    if job.state == 'p' then leave_lane(job) end
     if job.state == 's' then from_due[#from_due + 1] = job.id end
-    final(job, 'x', reason, why)
+    end_job(job, 'x', reason, why)
   end
 end
 
--- Call it after the last `withdraw`, so that no withdrawn job is returned to a lane.
-local function free_keys()
+-- Unpark jobs of the keys in `freed`. Call it after the last `cancel_job`: an earlier call could unpark a job that is
+-- about to be cancelled.
+local function unpark_freed()
   for _, key in ipairs(freed) do unpark(key) end
   freed = {}
+end
+
+-- Cancel a run with its open jobs. A finished run, or one whose cancellation is already requested, is left unchanged.
+local function cancel_run(run, reason)
+  if is_finished(run) or run.cancelling then return end
+  run.cancelling, run.reason = true, reason
+  add_event(run, 'w', '', 0, '', reason)
+  redis.call('ZREM', SHARD .. 'run-deadline', run.id)
+  local failure = cmsgpack.pack({ kind = 'Cancelled', message = reason, at = now })
+  for _, job in ipairs(get_jobs_in(run, 'sbpr')) do cancel_job(job, failure, reason) end
+  unpark_freed()
+  resolve_all()
 end

@@ -1,10 +1,13 @@
--- Purpose: find jobs that are not registered with a blocker of another shard. Expects SHARD and now.
+-- Purpose: find jobs of this shard that wait for a chain of another shard but may not be registered there as its
+-- dependents. Expects SHARD.
 
--- A process that has not registered its job after this time (µs) is presumed dead.
-local GRACE = 5000000
+-- The process that creates such a job registers it in the other shard. If it has not done so after this time (µs), it
+-- is presumed dead, and any worker registers the job.
+local REGISTRATION_GRACE = 5000000
 
--- Return jobs of this shard that a blocker of another shard may not know of, as '<job> <chain>'. Bounded: a part of many.
-local function unregistered_since(before)
+-- The hash `unregistered` has the field '<id of the waiting job> <id of the chain it waits for>' for each such job; its
+-- value is the time (µs) when it was written. Return the fields that were written until `before`, about 100 at most.
+local function list_unregistered(before)
   if redis.call('EXISTS', SHARD .. 'unregistered') == 0 then return {} end
   local found = {}
   local page = redis.call('HSCAN', SHARD .. 'unregistered', 0, 'COUNT', 100)[2]

@@ -1,28 +1,29 @@
--- Purpose: the fast path of an exchange without finishes, while no lease has expired, no job is due and all pending jobs are
--- plain jobs of one plain lane. Same result as the rest of exchange.lua in half the time, since it skips the set-up of the
--- general path. Returns nothing, without any write, when a condition fails. Offsets in a record: _record.lua. Expects
--- SHARD, now, last_fence and the arguments of exchange.lua.
+-- Purpose: fast path of an exchange that only claims. It applies if no lease has expired, no scheduled job is due, and
+-- the jobs to claim are plain jobs (_record.lua) in a single lane without rate and labels. Its result is that of the
+-- general path in exchange.lua, in half the time, because it skips the set-up of the files that exchange.lua includes.
+-- _record.lua explains the offsets in a record. Part of exchange.lua.
 
-local function brisk()
-  if want == 0 or want > 1000 or again or ARGV[5] or ARGV[2] ~= '1' or #groups ~= 1 then return end
-  local soonest
+-- Claim jobs and return the reply of the exchange. If the fast path does not apply, write nothing and return nil.
+local function fast_claim()
+  if want == 0 or want > 1000 or is_replay or ARGV[5] or ARGV[2] ~= '1' or #groups ~= 1 then return end
+  local next_at
   for _, index in ipairs({ 'lease', 'due' }) do
     local first = tonumber(redis.call('ZRANGE', SHARD .. index, 0, 0, 'WITHSCORES')[2])
     if first and first <= now then return end
-    if first and not (soonest and soonest < first) then soonest = first end
+    if first and not (next_at and next_at < first) then next_at = first end
   end
   if redis.call('EXISTS', SHARD .. 'queues') == 1 then return end
-  local where, queue
+  local lane, queue
   for _, name in ipairs(groups[1]) do
     local lanes = redis.call('SMEMBERS', SHARD .. 'lanes:' .. name)
     if lanes[1] then
-      if where or lanes[2] or lanes[1] ~= name .. '\0\0\0' then return end
-      where, queue = lanes[1], name
+      if lane or lanes[2] or lanes[1] ~= name .. '\0\0\0' then return end
+      lane, queue = lanes[1], name
     end
   end
-  local ids, records, leases, answer, fence = {}, {}, {}, { '' }, 0
-  if where then
-    ids = redis.call('ZRANGE', SHARD .. 'lane:' .. where, 0, want - 1)
+  local ids, records, leases, reply, fence = {}, {}, {}, { '' }, 0
+  if lane then
+    ids = redis.call('ZRANGE', SHARD .. 'lane:' .. lane, 0, want - 1)
     local n = #ids
     if n == 0 then return end
     local raws = redis.call('HMGET', SHARD .. 'job', unpack(ids))
@@ -32,7 +33,7 @@ local function brisk()
     end
     local docs = redis.call('HMGET', SHARD .. 'doc', unpack(ids))
     fence = math.max(tonumber(last_fence or 0) + 1, now)
-    local ends = string.format('%.0f', now + lease)
+    local lease_end = string.format('%.0f', now + lease)
     for i = 1, n do
       local id, raw = ids[i], raws[i]
       local attempt = struct.unpack('>I4', raw, 27)
@@ -41,15 +42,16 @@ local function brisk()
       local record = struct.pack('>c1BI8I8I8I4d', 'r', #worker, fence + i - 1, 0, now, attempt + 1, 0)
         .. string.sub(raw, 39, at) .. worker .. string.sub(raw, at + 1)
       records[2 * i - 1], records[2 * i] = id, record
-      leases[2 * i - 1], leases[2 * i] = ends, id
-      answer[3 * i - 1], answer[3 * i], answer[3 * i + 1] = id, record, docs[i] or ''
+      leases[2 * i - 1], leases[2 * i] = lease_end, id
+      reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = id, record, docs[i] or ''
     end
-    -- The order of the writes matters: _moves.lua.
+    -- Add the jobs to the index `lease`, then write their records, then remove them from the lane. If the server is
+    -- killed between these writes (_transitions.lua), a job is in two indexes, but never in none.
     redis.call('HSET', KEYS[1], 'fence', string.format('%.0f', fence + n - 1))
     redis.call('ZADD', SHARD .. 'lease', unpack(leases))
     redis.call('HSET', SHARD .. 'job', unpack(records))
-    redis.call('ZREM', SHARD .. 'lane:' .. where, unpack(ids))
-    if n < want then redis.call('SREM', SHARD .. 'lanes:' .. queue, where) end
+    redis.call('ZREM', SHARD .. 'lane:' .. lane, unpack(ids))
+    if n < want then redis.call('SREM', SHARD .. 'lanes:' .. queue, lane) end
     local counts = redis.call('HMGET', SHARD .. 'count', 'p' .. queue, 'r' .. queue)
     local left, running = tonumber(counts[1] or 0) - n, string.format('%.0f', tonumber(counts[2] or 0) + n)
     if left > 0 and (n == want or redis.call('EXISTS', SHARD .. 'parked-since:' .. queue) == 1) then
@@ -58,12 +60,12 @@ local function brisk()
       redis.call('HSET', SHARD .. 'count', 'r' .. queue, running)
       redis.call('HDEL', SHARD .. 'count', 'p' .. queue)
     end
-    if not (soonest and soonest < now + lease) then soonest = now + lease end
+    if not (next_at and next_at < now + lease) then next_at = now + lease end
   end
-  remember(fence, '', ids)
-  answer[1] = cmsgpack.pack({ now, '', soonest and soonest - now or -1, now + lease, {}, #ids, {}, 0, 0, 0 })
-  return answer
+  store_reply(fence, '', ids)
+  reply[1] = cmsgpack.pack({ now, '', next_at and next_at - now or -1, now + lease, {}, #ids, {}, 0, 0, 0 })
+  return reply
 end
 
-local answer = brisk()
-if answer then return answer end
+local fast_reply = fast_claim()
+if fast_reply then return fast_reply end

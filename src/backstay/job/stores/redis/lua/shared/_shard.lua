@@ -1,9 +1,11 @@
--- Purpose: define SHARD, the key prefix of the script's shard, and `now`, the server's time in µs. Every key of a shard
--- begins with the hash tag of KEYS[1], the shard's own record. ARGV[1] is a test clock; it is empty in production.
-local HINT_LIFE = '60000' -- lifetime of a hint's counter, in ms
+-- Purpose: define SHARD, the prefix of all keys of the script's shard, and `now`, the time in µs. SHARD is KEYS[1], the
+-- key of the shard's meta record, without its last four characters ('meta'). ARGV[1] is the time of a test clock in µs,
+-- or '' in production, where `now` is the server's time.
+local HINT_TTL = '60000' -- TTL of an announcement's counter, in ms
 local SHARD = string.sub(KEYS[1], 1, -5)
--- Redis expires keys by the server's clock, not by the test clock: with a test clock, add this much to each TTL (ms).
-local spare = ARGV[1] ~= '' and 86400000 or 0
+-- Added to each TTL, in ms. Redis expires keys by its own clock, not by a test clock, so the keys of a test must
+-- outlive the test.
+local extra_ttl = ARGV[1] ~= '' and 86400000 or 0
 local now
 if ARGV[1] ~= '' then
   now = tonumber(ARGV[1])

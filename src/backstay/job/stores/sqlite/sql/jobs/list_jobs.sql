@@ -1,13 +1,15 @@
 -- Purpose: list jobs in pages, newest first.
 
 -- name: all
--- Params: space, before, limit.
--- Returns: ids.
+-- Params: space (the namespace's number), before (a job id: only older jobs are returned), largest number of jobs.
+-- Returns: ids of jobs, newest first.
 SELECT id FROM backstay_job WHERE space = ? AND id < ? ORDER BY id DESC LIMIT ?;
 
 -- name: run
--- Params: space, run, before, state (-1: any), queue ('': any), type ('': any), limit; parked counts as pending.
--- Returns: ids.
+-- Lists the jobs of a run.
+-- Params: space (the namespace's number), run id, before (a job id: only older jobs are returned), state (-1: any;
+-- pending includes parked jobs), queue ('': any), job type ('': any), largest number of jobs.
+-- Returns: ids of jobs, newest first.
 SELECT j.id FROM backstay_job j CROSS JOIN backstay_job_kind k ON k.num = j.kind
 WHERE j.run <> '' AND j.space = ?1 AND j.run = ?2 AND j.id < ?3
     AND (?4 < 0 OR j.state = ?4 OR (?4 = 2 AND j.state = 8))
@@ -15,51 +17,64 @@ WHERE j.run <> '' AND j.space = ?1 AND j.run = ?2 AND j.id < ?3
 ORDER BY j.id DESC LIMIT ?7;
 
 -- name: results
--- Params: space, run, before, limit.
--- Returns: id, type, state, chain, follower, result.
-SELECT j.id, k.type, j.state, j.chain, j.follower, j.result FROM backstay_job j CROSS JOIN backstay_job_kind k ON k.num = j.kind
+-- Lists the results of a run's jobs.
+-- Params: space (the namespace's number), run id, before (a job id: only older jobs are returned), largest number of
+-- jobs.
+-- Returns: id, type, state, chain, follower (id of the job that continues the chain), result of each job, newest first.
+SELECT j.id, k.type, j.state, j.chain, j.follower, j.result
+FROM backstay_job j CROSS JOIN backstay_job_kind k ON k.num = j.kind
 WHERE j.run <> '' AND j.space = ?1 AND j.run = ?2 AND j.id < ?3 ORDER BY j.id DESC LIMIT ?4;
 
 -- name: kinds
--- Params: space, queue ('': any), type ('': any).
--- Returns: num, and the number of jobs in each state, in the order of the states.
+-- Params: space (the namespace's number), queue ('': any), job type ('': any).
+-- Returns: for each kind: num (row number), then the number of its jobs in each state, in the order of COLUMNS in
+-- columns.py.
 SELECT num, scheduled, blocked, pending, running, completed, failed, cancelled, skipped, parked FROM backstay_job_kind
 WHERE space = ?1 AND (?2 = '' OR queue = ?2) AND (?3 = '' OR type = ?3);
 
--- name: loose_kinds
--- Params: space, queue ('': any), state.
--- Returns: num, the number of its jobs in that final state, for kinds whose jobs belong to no run.
+-- name: kinds_without_run
+-- Params: space (the namespace's number), queue ('': any), number of a final state.
+-- Returns: for each kind whose jobs belong to no run: num (row number), number of its jobs in that state.
 SELECT num, CASE ?3 WHEN 4 THEN completed WHEN 5 THEN failed WHEN 6 THEN cancelled ELSE skipped END
 FROM backstay_job_kind WHERE space = ?1 AND runs = 0 AND (?2 = '' OR queue = ?2);
 
 -- name: newest
--- Params: space, state, before, limit.
--- Returns: ids, newest first, of one state (other than running).
+-- Params: space (the namespace's number), number of a state other than running, before (a job id: only older jobs are
+-- returned), largest number of jobs.
+-- Returns: ids of jobs in this state, newest first.
 SELECT id FROM backstay_job INDEXED BY backstay_job_listed
 WHERE state <> 3 AND space = ? AND state = ? AND id < ? ORDER BY id DESC LIMIT ?;
 
 -- name: newest_of
--- Params: space, state, before, kinds as JSON, limit.
--- Returns: as `newest`, for some kinds. Reads the index only.
+-- Reads only the index `backstay_job_listed`, not the rows of the jobs.
+-- Params: space (the namespace's number), number of a state other than running, before (a job id: only older jobs are
+-- returned), numbers of kinds as a JSON array, largest number of jobs.
+-- Returns: ids of jobs of these kinds in this state, newest first.
 SELECT id FROM backstay_job INDEXED BY backstay_job_listed
 WHERE state <> 3 AND space = ? AND state = ? AND id < ? AND kind IN (SELECT value FROM json_each(?))
 ORDER BY id DESC LIMIT ?;
 
 -- name: oldest_of
--- Params: space, state, kinds as JSON, limit.
--- Returns: ids, oldest first, of one state (other than running) and some kinds. Reads the index only.
+-- Reads only the index `backstay_job_listed`, not the rows of the jobs.
+-- Params: space (the namespace's number), number of a state other than running, numbers of kinds as a JSON array,
+-- largest number of jobs.
+-- Returns: ids of jobs of these kinds in this state, oldest first.
 SELECT id FROM backstay_job INDEXED BY backstay_job_listed
 WHERE state <> 3 AND space = ? AND state = ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?;
 
 -- name: running
--- Params: space, kinds as JSON, before, limit.
--- Returns: ids of running jobs. The total concurrency of the workers bounds their number.
+-- The index `backstay_job_listed` does not contain running jobs, so this statement reads and sorts all of them. There
+-- are at most as many as the workers have slots.
+-- Params: space (the namespace's number), numbers of kinds as a JSON array, before (a job id: only older jobs are
+-- returned), largest number of jobs.
+-- Returns: ids of running jobs of these kinds, newest first.
 SELECT id FROM backstay_job INDEXED BY backstay_job_alarm
-WHERE alarm > 0 AND space = ? AND state = 3 AND kind IN (SELECT value FROM json_each(?)) AND id < ? ORDER BY id DESC LIMIT ?;
+WHERE alarm > 0 AND space = ? AND state = 3 AND kind IN (SELECT value FROM json_each(?)) AND id < ?
+ORDER BY id DESC LIMIT ?;
 
--- name: shown
--- Params: space, ids as JSON.
--- Returns: as `get` in get.sql, for each id.
+-- name: rows
+-- Params: space (the namespace's number), ids of jobs as a JSON array.
+-- Returns: the columns of `get` in get.sql for each of these jobs, newest first.
 SELECT j.num, j.id, k.type, k.queue, j.state, j.args, j.meta, k.labels, j.priority, j.attempt, j.retries, j.snoozes,
     j.chain, j.run, j.fence, j.worker, j.alarm, j.enqueued, j.due, j.started, j.finished, j.progress, j.flags, j.result,
     j.error, j.uniq, j.ckey, j.climit, j.follower

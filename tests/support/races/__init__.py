@@ -1,0 +1,1 @@
+"""Races: processes compete for locks or run jobs while faults are injected, and a checker verifies their history."""

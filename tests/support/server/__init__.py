@@ -1,0 +1,1 @@
+"""Run servers in this process, and call their HTTP API."""
