@@ -79,9 +79,12 @@ class Cli:
         return json.loads(result.stdout)
 
     def holding(
-        self, name: str, *options: str, setup: str = ":", script: str = "exec sleep 60"
+        self, name: str, *options: str, setup: str = ":", script: str = "exec sleep 300"
     ) -> subprocess.Popen[str]:
-        """Start `backstay lock` and wait until it holds the lock and its command has run `setup`."""
+        """Start `backstay lock` and wait until it holds the lock and its command has run `setup`. Without a `--ttl` in
+        `options` the lease is long: a machine that stands still for half a minute does not end it.
+        """
+        options = options if "--ttl" in options else (*options, "--ttl", "10m")
         process = self.start("lock", name, *options, "--", "sh", "-c", f"{setup}; echo ready; {script}")
         assert process.stdout
         line = process.stdout.readline()

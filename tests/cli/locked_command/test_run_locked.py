@@ -94,10 +94,10 @@ def test_a_different_number_of_permits_is_refused(cli):
 
 
 def test_readers_share_and_a_writer_does_not(cli):
-    cli.holding("doc", "--read")
-    assert cli.run("lock", "doc", "--shared", "--no-wait", "--", "true").returncode == 0
-    assert cli.run("lock", "doc", "--write", "--no-wait", "--", "true").returncode == 75
-    assert cli.run("lock", "doc", "--exclusive", "--no-wait", "--", "true").returncode == 75
+    reader = cli.holding("doc", "--read")
+    for side, code in (("--shared", 0), ("--write", 75), ("--exclusive", 75)):
+        done = cli.run("lock", "doc", side, "--no-wait", "--", "true")
+        assert (side, done.returncode, reader.poll()) == (side, code, None), (done, cli.inspect("doc"))
 
 
 def test_the_api_and_the_command_line_exclude_one_another(cli):

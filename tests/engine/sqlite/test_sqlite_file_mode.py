@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import backstay.sync
 from backstay import ConfigError, EngineUnavailable
-from backstay.engine.sqlite.file_mode import open_beside
+from backstay.engine.sqlite.file_mode import create_database, open_beside
 
 SUFFIXES = ("", "-wal", "-shm", "-queue")
 #: A user and a group that own nothing here.
@@ -74,6 +78,31 @@ def test_processes_that_create_the_file_together_find_one_mode(tmp_path):
     for thread in threads:
         thread.join()
     assert modes == [dict.fromkeys(SUFFIXES, 0o600)] * 4
+
+
+def test_creating_the_file_keeps_the_locks_of_another_connection(tmp_path, monkeypatch):
+    path = tmp_path / "a.db"
+    others = []
+
+    def interleave(call):
+        """Let another connection of this process begin a transaction as soon as the file has its name."""
+
+        def wrapped(*args):
+            call(*args)
+            if path.exists() and not others:
+                others.append(sqlite3.connect(path, isolation_level=None))
+                others[0].execute("BEGIN EXCLUSIVE")
+
+        return wrapped
+
+    monkeypatch.setattr(os, "fchmod", interleave(os.fchmod))
+    monkeypatch.setattr(os, "link", interleave(os.link))
+    create_database(str(path), 0o600)
+    with closing(others[0]):
+        script = f"import sqlite3; sqlite3.connect({str(path)!r}, timeout=0).execute('BEGIN EXCLUSIVE')"
+        stranger = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert "database is locked" in stranger.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
 
 
 @pytest.mark.parametrize("given", ["7", "777", "rw", "066", "-660"])

@@ -7,6 +7,7 @@ SQLite gives `-wal` and `-shm` the mode of the database file. Backstay does the 
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,14 +20,24 @@ PRIVATE = 0o600
 def create_database(path: str, mode: int) -> None:
     """Create an empty database file with this mode. An existing file keeps its mode. If the file cannot be created,
     nothing happens: SQLite reports the cause when it opens the file.
+
+    The file is created under another name and then linked to its own. If it were opened under its own name, another
+    thread could have it open through SQLite already, and closing a descriptor releases all POSIX locks that the process
+    has on the file: other processes would take it for unused and delete its `-wal`.
     """
     with suppress(OSError):
-        target = os.path.realpath(path) if Path(path).is_symlink() else path
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        target = Path(os.path.realpath(path))
+        if target.exists():
+            return
+        fd, unlinked = tempfile.mkstemp(prefix=f"{target.name}-", dir=target.parent)
         try:
-            os.fchmod(fd, mode)  # the umask may have removed bits
+            try:
+                os.fchmod(fd, mode)  # the umask may have removed bits
+            finally:
+                os.close(fd)
+            os.link(unlinked, target)
         finally:
-            os.close(fd)
+            Path(unlinked).unlink()
 
 
 def open_beside(database: str, suffix: str) -> int:
