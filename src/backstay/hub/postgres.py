@@ -6,7 +6,6 @@ would serialise all commits of the database.
 
 from __future__ import annotations
 
-import random
 import select
 import socket
 import threading
@@ -19,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from backstay.engine.base import OperationRunner, Wake, steady
+from backstay.engine.jitter import RANDOM
 from backstay.engine.postgres.connection.session import Session
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.engine.postgres.notify import decode, notify_statement, wire_channel
@@ -140,7 +140,7 @@ class PostgresHub(Hub):
                 # subscription is not active yet get the error.
                 if isinstance(error, EngineRefused):
                     self._fail_opening(error)
-                self._stopping.wait(random.uniform(pause / 2, pause))
+                self._stopping.wait(RANDOM.uniform(pause / 2, pause))
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import hiredis
 
 from backstay.engine.base import steady
+from backstay.engine.jitter import RANDOM
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
 from backstay.engine.redis.link.blocking_link import BlockingLink
@@ -117,7 +117,7 @@ async def keep_subscribed(connector: Connector, owner: SubscriptionOwner) -> Non
         except EngineError as error:
             if isinstance(error, EngineRefused):
                 owner.on_refused(error)
-            await connector.pause(random.uniform(delay / 2, delay))
+            await connector.pause(RANDOM.uniform(delay / 2, delay))
             delay = min(delay * 2, LONGEST)
             continue
         try:
@@ -131,7 +131,7 @@ async def keep_subscribed(connector: Connector, owner: SubscriptionOwner) -> Non
         if steady() - began > LONGEST:
             delay = FIRST
         else:  # back off from a server that closes connections at once
-            await connector.pause(random.uniform(delay / 2, delay))
+            await connector.pause(RANDOM.uniform(delay / 2, delay))
             delay = min(delay * 2, LONGEST)
 
 

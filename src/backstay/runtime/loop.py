@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from backstay.engine.jitter import RANDOM
 from backstay.telemetry import Telemetry
 
 log = logging.getLogger("backstay")
@@ -94,8 +94,8 @@ class Loop:
                 log.warning("%s failed and will be retried: %s: %s", self.name, type(error).__name__, error)
             self._telemetry.emit("loop.failed", name=self.name, why=type(error).__name__, failures=self._failures)
             pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 16), max(LONGEST_PAUSE, self._every))
-            return random.uniform(pause / 2, pause)
+            return RANDOM.uniform(pause / 2, pause)
         self._failures = 0
         if delay is not None:
             return max(0.0, delay)
-        return self._every * random.uniform(1 - JITTER, 1 + JITTER)
+        return self._every * RANDOM.uniform(1 - JITTER, 1 + JITTER)

@@ -7,13 +7,13 @@ backoff. The room's `flows.py` chooses the function that fits its command.
 
 from __future__ import annotations
 
-import random
 from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.engine.base import Apply, Engine, Expired, Micros, Op, steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import EngineError, EngineUnavailable, OutcomeUnknown
 from backstay.runtime.flows import Port
 from backstay.telemetry import Telemetry
@@ -93,7 +93,7 @@ class RetryState:
                 raise OutcomeUnknown(f"{error}; an earlier attempt may have arrived") from error
             raise error
         pause = FIRST_PAUSE * GROWTH ** (self._failures - 1)
-        await self._port.pause(random.uniform(pause / 2, pause))
+        await self._port.pause(RANDOM.uniform(pause / 2, pause))
 
 
 async def retry_idempotent(port: Port, op: Op[T], *, retries: int, telemetry: Telemetry) -> T:

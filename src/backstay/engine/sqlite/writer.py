@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import sqlite3
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from backstay.engine.base import Op
 from backstay.engine.commit_thread import QueuedOp
+from backstay.engine.jitter import RANDOM
 from backstay.engine.sqlite.connection import SqliteConnection
 from backstay.engine.sqlite.file_mode import open_beside
 from backstay.engine.sqlite.schema import is_busy, translate
@@ -206,7 +206,7 @@ class SqliteWriter:
                         raise
                 if flags:
                     self._waiter_flag.set()
-                time.sleep(random.uniform(*RETRY))
+                time.sleep(RANDOM.uniform(*RETRY))
         finally:
             if deadline and flags:
                 self._waiter_flag.clear()

@@ -6,12 +6,12 @@ A handler raises or returns `Retry`, `Snooze` or `Cancel`; they are outcomes, no
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import cast
 
 import msgspec
 
+from backstay.engine.jitter import RANDOM
 from backstay.errors import ConfigError
 from backstay.runtime import validation
 from backstay.runtime.validation import Duration
@@ -37,7 +37,7 @@ class Backoff(msgspec.Struct, frozen=True, array_like=True):
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after attempt number `attempt` (counted from 1) has failed."""
         seconds = min(self.base * self.factor ** min(max(attempt - 1, 0), LARGEST_EXPONENT), self.most)
-        return random.uniform(seconds * JITTER, seconds) if self.jitter else seconds
+        return RANDOM.uniform(seconds * JITTER, seconds) if self.jitter else seconds
 
 
 class FunctionBackoff:

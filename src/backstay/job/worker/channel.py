@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from backstay.engine.base import steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import EngineError, EngineRefused, OutcomeUnknown
 from backstay.job.exchange import Claim, DirectHandoff, ExchangeCommand, ExchangeReply
 from backstay.job.model import Finish
@@ -216,7 +216,7 @@ class WorkerChannel:
         self._core.telemetry.emit("job.exchange_retry", shard=self._shard, why=type(error).__name__, tries=tries)
         longest = REFUSED_PAUSE if isinstance(error, EngineRefused) else LONGEST_PAUSE
         pause = min(FIRST_PAUSE * 2 ** min(tries, 16), longest)
-        pause = random.uniform(pause / 2, pause)
+        pause = RANDOM.uniform(pause / 2, pause)
         if tries == 3:  # noqa: PLR2004 - a short interruption is not worth a warning
             log.warning("exchange failed, retrying in %.2f s: %s: %s", pause, type(error).__name__, error)
         if isinstance(error, OutcomeUnknown) and tries == 1:

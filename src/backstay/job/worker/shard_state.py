@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
+
+from backstay.engine.jitter import RANDOM
 
 if TYPE_CHECKING:
     from backstay.job.worker.channel import WorkerChannel
@@ -85,7 +86,7 @@ class ShardState:
             self.empty_polls = min(self.empty_polls + 1, MOST_PATIENT)
         if next_in is None:
             return MANY
-        return next_in / 1_000_000 + random.uniform(0.001, JITTER) * (1 << max(0, self.empty_polls - PATIENT))
+        return next_in / 1_000_000 + RANDOM.uniform(0.001, JITTER) * (1 << max(0, self.empty_polls - PATIENT))
 
     def take_batch(self) -> list[Attempt]:
         """Remove and return the attempts that one exchange acknowledges, from the front of `finished`."""

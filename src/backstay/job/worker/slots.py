@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from backstay.engine.jitter import RANDOM
 from backstay.errors import ConfigError
 from backstay.job.exchange import Claimed
 from backstay.job.reserved import INTERNAL
@@ -98,6 +98,6 @@ class QueueOrder:
         if len(self._weights) <= 1:
             return self._together
         # Each queue draws an exponential variate with its weight as the rate; sorting them is a weighted shuffle.
-        drawn = sorted((random.expovariate(weight), name) for name, weight in self._weights.items())
+        drawn = sorted((RANDOM.expovariate(weight), name) for name, weight in self._weights.items())
         first, *rest = ((name,) for _, name in drawn)
         return ((*first, *self._also), *rest)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from backstay.engine.base import steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import BackstayError, ConfigError, EngineUnavailable, OutcomeUnknown
 from backstay.job.api.announcer import ANNOUNCER
 from backstay.job.api.registry import INTERNAL_JOB_TYPES, JOB_TYPES
@@ -99,7 +99,7 @@ class Worker:
         self._signals = signals
         self._keep = validation.check_count(keep, "keep")
         self.id = (
-            validation.check_label(name, "name") if name else f"{core.identity.process}-{random.getrandbits(16):04x}"
+            validation.check_label(name, "name") if name else f"{core.identity.process}-{RANDOM.getrandbits(16):04x}"
         )
         self._stats = OutcomeStats(self._slots, core.telemetry)
         #: Acknowledged attempts by outcome: completed, failed, retried, snoozed, released, cancelled, skipped, lost.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from backstay.engine.jitter import RANDOM
 from backstay.errors import ConfigError, N8nRefused, N8nUnreachable
 from backstay.n8n.sync.transport import HttpResponse, NotSent, Transport, urlopen
 
@@ -258,7 +258,7 @@ class N8nClient:
                     self._sleep(pause)
                     attempt += 1
                     continue
-            self._sleep(min(LONGEST_PAUSE, PAUSE * 2**attempt) * random.uniform(0.5, 1.0))
+            self._sleep(min(LONGEST_PAUSE, PAUSE * 2**attempt) * RANDOM.uniform(0.5, 1.0))
             attempt += 1
 
     @staticmethod

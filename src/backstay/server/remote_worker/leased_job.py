@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from backstay.engine.base import Micros, steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import EngineUnavailable
 from backstay.server.remote_worker.client import RequestRefused, ServerClient, encode_segment
 
@@ -92,5 +92,5 @@ class LeasedJob:
                 is_transient = not isinstance(error, RequestRefused) or error.status in (408, 429, 500, 502, 503, 504)
                 if not is_transient or self.lost or steady() - began > RETRY_SECONDS:
                     raise
-                await asyncio.sleep(random.uniform(pause / 2, pause))
+                await asyncio.sleep(RANDOM.uniform(pause / 2, pause))
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import shutil
 import socket
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from backstay.engine.base import Micros, steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import BackstayError, CommandFailed, EngineUnavailable
 from backstay.job.api.definition import BaseJobType
 from backstay.job.reserved import COMMAND, COMMANDS
@@ -75,7 +75,7 @@ class RemoteWorker:
         self._drain_seconds = drain
         self._grace = grace
         self._threads = Threads(asyncio.get_running_loop())
-        self.id = name or f"{socket.gethostname()}-{random.getrandbits(32):08x}"
+        self.id = name or f"{socket.gethostname()}-{RANDOM.getrandbits(32):08x}"
         self._stopping = asyncio.Event()
         self._executions: dict[str, Execution | FunctionRun] = {}
         self._running = 0
@@ -128,7 +128,7 @@ class RemoteWorker:
     async def _pause(self, seconds: float) -> None:
         """Sleep for up to `seconds`, with jitter. Returns early when the worker stops."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), random.uniform(seconds / 2, seconds))
+            await asyncio.wait_for(self._stopping.wait(), RANDOM.uniform(seconds / 2, seconds))
 
     async def _send_heartbeats(self) -> None:
         while True:

@@ -5,7 +5,6 @@ the owner that claimed the job.
 from __future__ import annotations
 
 import logging
-import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from backstay.engine.base import Micros, steady
+from backstay.engine.jitter import RANDOM
 from backstay.errors import ConfigError, CorruptRecord, JobError, WorkflowError
 from backstay.job import metadata
 from backstay.job.api.codec import RESULT_LIMIT
@@ -124,7 +124,7 @@ class Claims:
     async def _try_claim(self, worker: str, claim: Claim) -> tuple[Claimed | None, float]:
         """Try all shards once, starting at a random one. Returns a job, or None and the seconds until the next try."""
         shards = self._store.shards
-        first = random.randrange(shards) if shards > 1 else 0
+        first = RANDOM.randrange(shards) if shards > 1 else 0
         pause = HEAD_POLL
         for offset in range(shards):
             reply = await self.channels.claim(worker, (first + offset) % shards, claim)

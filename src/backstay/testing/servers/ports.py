@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import socket
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from backstay.engine.jitter import RANDOM
 
 #: Ports below the ephemeral range of Linux, macOS and Windows. If a server's port were in that range, a client that
 #: connects while the server is down could get this port as its own, connect to itself (TCP self-connect), and keep the
@@ -26,7 +27,7 @@ _reserved: set[int] = set()
 def reserve_port() -> int:
     """Reserve a free port until this process exits. No other test process gets it, even while its server is down."""
     while True:
-        port = random.randint(LOWEST, HIGHEST)
+        port = RANDOM.randint(LOWEST, HIGHEST)
         if _reserve(port):
             return port
 
@@ -34,7 +35,7 @@ def reserve_port() -> int:
 def reserve_port_pair() -> int:
     """Reserve a port for a Cluster node together with its bus port (`port + BUS`). Returns the client port."""
     while True:
-        port = random.randint(LOWEST - BUS + 1, HIGHEST - BUS)
+        port = RANDOM.randint(LOWEST - BUS + 1, HIGHEST - BUS)
         if _reserve(port) and _reserve(port + BUS):
             return port
 

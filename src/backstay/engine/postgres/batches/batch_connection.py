@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from psycopg import errors as pg
 
 from backstay.engine.base import READS, Apply, steady
 from backstay.engine.commit_thread import DEFERRED, QueuedOp
+from backstay.engine.jitter import RANDOM
 from backstay.engine.postgres.batches.batch import Batch, Key
 from backstay.engine.postgres.batches.hint_counters import HINTS, LAZY, HintBatch
 from backstay.engine.postgres.connection.session import FINAL, translate
@@ -130,7 +130,7 @@ class BatchConnection:
                 stale = used and not sent and self._pipeline is None
                 if steady() < until:
                     if isinstance(error, TRANSIENT):
-                        time.sleep(random.uniform(*RETRY_PAUSE))
+                        time.sleep(RANDOM.uniform(*RETRY_PAUSE))
                         continue
                     if left and stale:
                         continue

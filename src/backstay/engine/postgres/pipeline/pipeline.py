@@ -9,7 +9,6 @@ restart. This is safe, because store operations are idempotent.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,6 +18,7 @@ from psycopg import errors as pg
 
 from backstay.engine.base import Micros, Op, StoreOperation, Wake, steady
 from backstay.engine.commit_thread import QueuedOp
+from backstay.engine.jitter import RANDOM
 from backstay.engine.postgres.connection.pooled_session import PooledSession
 from backstay.engine.postgres.connection.session import Session, translate
 from backstay.engine.postgres.connection.wire import COMMIT, Pipeline, PipelineTrip, Rows, Statement, StatementResult
@@ -180,7 +180,7 @@ class PipelineConnection:
                 stale = used and not sent and self._session is None and tries > 0
                 if steady() < until and (stale or isinstance(error, RETRIED)):
                     if not stale:
-                        time.sleep(random.uniform(*RETRY_PAUSE))
+                        time.sleep(RANDOM.uniform(*RETRY_PAUSE))
                     continue
                 return _results_or_errors(
                     items, procedures, [translate(error, engine.address, sent=sent) for _ in items]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from backstay.engine.base import DECODE_ERRORS, Apply, Expired, Micros, Op, Scan, single_result, steady
+from backstay.engine.jitter import RANDOM
 from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.coalescing import CoalescedRequest
 from backstay.engine.redis.encoder import KeyedRequest, Procedure
@@ -144,13 +144,13 @@ class ClusterEngine(RedisEngine):
         that a process publishes through different nodes can arrive in another order.
         """
         if self._any_master not in self.map.masters:
-            self._any_master = random.choice(self.map.masters) if self.map.masters else None
+            self._any_master = RANDOM.choice(self.map.masters) if self.map.masters else None
         return self._any_master
 
     def avoid_current_master(self) -> None:
         """Choose another master for the requests that any node can serve: the current one does not respond."""
         others = [node for node in self.map.masters if node != self._any_master]
-        self._any_master = random.choice(others) if others else None
+        self._any_master = RANDOM.choice(others) if others else None
 
     async def _remap_and_locate(self, slot: int | None) -> HostPort:
         await self._nodes.remap()
@@ -175,7 +175,7 @@ class ClusterEngine(RedisEngine):
             until = steady() + self.seeds.failover if self.map.masters else -1.0
         if steady() > until or self._closed:
             raise error
-        await asyncio.sleep(random.uniform(PAUSE / 2, PAUSE))
+        await asyncio.sleep(RANDOM.uniform(PAUSE / 2, PAUSE))
         try:
             await self._nodes.remap()
         except EngineUnavailable:
@@ -197,7 +197,7 @@ class ClusterEngine(RedisEngine):
         start with the same unreachable node.
         """
         known = list(self.map.masters)
-        random.shuffle(known)
+        RANDOM.shuffle(known)
         return list(dict.fromkeys([*known, *self.seeds.hosts, *self.map.replicas]))
 
     def map_error(self, errors: list[EngineError]) -> EngineError:

@@ -4,12 +4,12 @@ replies of all nodes.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backstay.engine.base import Expired, Op, Scan, steady
+from backstay.engine.jitter import RANDOM
 from backstay.engine.redis.address import HostPort
 from backstay.engine.redis.encoder import KeyedRequest, Procedure
 from backstay.engine.redis.link.blocking_link import BlockingLink
@@ -255,7 +255,7 @@ class ClusterBatch:
         self._until = self._until or steady() + engine.seeds.failover
         if steady() > self._until:
             return False
-        time.sleep(random.uniform(PAUSE / 2, PAUSE))
+        time.sleep(RANDOM.uniform(PAUSE / 2, PAUSE))
         return True
 
     def _remap(self) -> None:

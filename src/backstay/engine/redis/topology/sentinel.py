@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import time
 import weakref
@@ -11,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, cast
 
 from backstay.engine.base import Micros, steady
+from backstay.engine.jitter import RANDOM
 from backstay.engine.redis.address import Address, HostPort
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.redis.link.async_link import AsyncLink
@@ -181,7 +181,7 @@ class SentinelEngine(RedisEngine):
             except EngineUnavailable:
                 if steady() > until:
                     raise
-            await asyncio.sleep(random.uniform(PAUSE / 2, PAUSE))
+            await asyncio.sleep(RANDOM.uniform(PAUSE / 2, PAUSE))
 
     def _connect_thread(self, timeout: float | None) -> BlockingLink:
         # A caller with a time-out (the keeper thread) retries by itself, so it does not wait here for a new master.
@@ -192,7 +192,7 @@ class SentinelEngine(RedisEngine):
             except EngineUnavailable:
                 if steady() > until or self._closed:
                     raise
-            time.sleep(random.uniform(PAUSE / 2, PAUSE))
+            time.sleep(RANDOM.uniform(PAUSE / 2, PAUSE))
 
     async def close(self) -> None:
         self._closed = True
