@@ -72,9 +72,11 @@ class HubMessagesTests:
     async def test_a_listener_that_never_reads_delays_no_other_and_gets_missed(self, stage: Stage) -> None:
         speaker, lazy, keen = await stage.actors(3)
         unread, read = await listen(lazy, "", "news"), await listen(keen, "", "news")
+        beside = await listen(lazy, "", "news")
         for i in range(1100):
             await publish(speaker, "news", str(i))
             assert (await read.receive())["payload"] == str(i)
+            assert (await beside.receive())["payload"] == str(i)
         first = await unread.receive()
         assert first["missed"]
 
