@@ -8,6 +8,7 @@ the key earlier, so a cached denial is valid for one second at most.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from backstay.engine.base import Apply, Command, Micros, steady
@@ -29,7 +30,8 @@ PROBE_INTERVAL_MICROS = int(PROBE_INTERVAL * 1_000_000)
 _new = object.__new__
 
 
-class CachedDenial(NamedTuple):
+@dataclass(slots=True)  # its fields are read faster than those of a NamedTuple
+class CachedDenial:
     """The engine's denial of a hit of `cost`, received at `since`. The engine would certainly repeat it until
     `until`. Both times are on the steady clock.
     """
@@ -94,15 +96,14 @@ class LocalFallback:
         denial = self.denials.get(record)
         if denial is None:
             return None
-        denied, denied_rules, denied_cost, since, until = denial
         # `True` and `1.0` equal 1, and neither is a valid cost.
-        if cost != denied_cost or type(cost) is not int or (denied_rules is not rules and denied_rules != rules):
+        if cost != denial.cost or type(cost) is not int or (denial.rules is not rules and denial.rules != rules):
             return None
         now = steady()
-        if now >= until:
+        if now >= denial.until:
             self.denials.pop(record, None)
             return None
-        passed = now - since
+        denied, passed = denial.decision, now - denial.since
         # Assigning the fields takes half as long as calling the class, whose `__init__` is a function in Python.
         decision: Decision = _new(Decision)
         decision.allowed = False
