@@ -47,7 +47,7 @@ async def follow(port: int, job: str, lines: int) -> float:
 
 async def measure_log_stream(url: str, lines: int) -> Sample:
     async with Backstay(url) as stay:
-        job = (await stay.jobs.enqueue("talk", {})).id
+        job = (await stay.jobs.enqueue("talk", {}, queue="default", retries=0)).id
     async with serving(url) as server:
         worker = await connect(server.port)
         found = await worker.post("/api/jobs/claim", {"worker_id": "w", "queues": ["default"]})

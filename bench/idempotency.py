@@ -43,7 +43,8 @@ def replays(url: str, tasks: int) -> Iterator[object]:
 def gets(url: str, tasks: int) -> Iterator[object]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stay = runner.run(Backstay(url, namespace="bench").open())
-        link = runner.run(cast("RedisEngine", stay.engine)._connected())  # noqa: SLF001 - the connection that the engine itself uses
+        link = cast("RedisEngine", stay.engine)._link  # noqa: SLF001 - the connection that the engine itself uses
+        assert link is not None  # `open` has connected it
         runner.run(_send(link, pack("SET", "bench:plain", b"x" * 300)))
 
         async def get(_: str) -> None:

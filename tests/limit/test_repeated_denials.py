@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import enum
 import time
 
 import pytest
@@ -69,6 +71,57 @@ def test_a_smaller_cost_or_a_higher_limit_is_sent_to_the_engine(backstay_redis, 
         assert api.hit("k", 3).by == "memory"
         assert api.hit("k", 2).allowed
         assert stay.limit("api", "9/hour").hit("k", 4).allowed
+
+
+def test_a_cached_denial_does_not_hide_an_invalid_key_or_cost(namespace):
+    with sync.Backstay("memory://", namespace=namespace) as stay:
+        api = stay.limit("api", "1/hour")
+        api.hit("1")
+        assert api.hit("1").by == "engine"
+        assert api.hit("1").by == "memory"
+        for cost in (True, 1.0, "1", 0):
+            with pytest.raises(backstay.ConfigError, match="cost"):
+                api.hit("1", cost)
+        for key in (1, b"1", None, "", [], "\ud800"):
+            with pytest.raises(backstay.ConfigError, match="key"):
+                api.hit(key)
+
+
+def test_a_key_of_a_text_enum_shares_the_cached_denial(namespace):
+    class Tier(enum.StrEnum):
+        FREE = "free"
+
+    with sync.Backstay("memory://", namespace=namespace) as stay:
+        api = stay.limit("api", "1/hour")
+        api.hit("free")
+        assert api.hit("free").by == "engine"
+        repeated = api.hit(Tier.FREE)
+        assert repeated.by == "memory"
+        assert repeated.trouble == ""
+        assert dataclasses.asdict(repeated).keys() == dataclasses.asdict(api.peek("free")).keys()
+
+
+def test_a_cached_denial_is_not_returned_after_close(namespace):
+    stay = sync.Backstay("memory://", namespace=namespace)
+    with stay:
+        api = stay.limit("api", "1/hour")
+        api.hit("k")
+        api.hit("k")
+        assert api.hit("k").by == "memory"
+    with pytest.raises(backstay.Closed):
+        api.hit("k")
+
+
+def test_a_refund_and_a_reset_end_the_cached_denial(namespace):
+    with sync.Backstay("memory://", namespace=namespace) as stay:
+        api = stay.limit("api", "1/hour")
+        for end in (api.refund, api.reset):
+            api.reset("k")
+            assert api.hit("k").allowed
+            api.hit("k")
+            assert api.hit("k").by == "memory"
+            end("k")
+            assert api.hit("k").allowed
 
 
 def test_the_denial_cache_is_bounded(namespace, monkeypatch):

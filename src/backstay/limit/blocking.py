@@ -22,11 +22,11 @@ class Limit(BaseLimit):
         """Charge `cost` if the limit allows it. A denied hit charges nothing, except with wire="n8n": n8n counts denied
         hits, too.
         """
-        return run(flows.hit(self._core, self.spec, self._key(key), cost))
+        return run(flows.hit(self._core, self.spec, self._default_key() if key is None else key, cost))
 
     def peek(self, key: str | None = None, cost: int = 1) -> Decision:
         """Return the decision that a hit would get now, without charging anything."""
-        return run(flows.peek(self._core, self.spec, self._key(key), cost))
+        return run(flows.peek(self._core, self.spec, self._default_key() if key is None else key, cost))
 
     def wait(self, key: str, cost: int = 1, *, timeout: Duration | None = None) -> Decision:
         """Reserve the earliest time at which the limit allows the cost, in FIFO order, and sleep until then. Raises
@@ -41,7 +41,7 @@ class Limit(BaseLimit):
 
     def reset(self, key: str | None = None) -> None:
         """Set the count of this key to zero."""
-        run(flows.reset_limit(self._core, self.spec, self._key(key)))
+        run(flows.reset_limit(self._core, self.spec, self._default_key() if key is None else key))
 
 
 class Limits:

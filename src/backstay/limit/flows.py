@@ -56,12 +56,14 @@ async def hit(core: Core, spec: LimitSpec, key: str, cost: int) -> Decision:
         return await spec.wire.hit(core, spec, key, cost)
     if core.closed:
         core.check_open()
-    cost, record = spec.cost(cost), spec.record(key)
     fallback = core.services.get(LOCAL_FALLBACK)
-    denial = fallback.denials.get(record)
-    if denial is not None and (cached := fallback.cached_decision(denial, record, spec.rules, cost)) is not None:
+    # A cached denial needs no validation: its key and cost were validated before the engine denied them.
+    record = spec.prefix + key if type(key) is str else spec.record(key)
+    denied = fallback.repeat_denial(record, spec.rules, cost)
+    if denied is not None:
         core.telemetry.counts["limit.denied"] += 1
-        return cached
+        return denied
+    cost, record = spec.cost(cost), spec.record(key)
     sent = steady()
     reply, by = await _decide(
         core, fallback, spec, record, Hit(deadline(core.engine), spec.algorithm_id, spec.rules, cost)

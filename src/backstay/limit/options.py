@@ -27,11 +27,11 @@ class BaseLimit:
     def name(self) -> str:
         return self.spec.name
 
-    def _key(self, key: str | None) -> str:
-        """Return the key that a caller gave. If it gave none: for a limit with a `wire` the limit's name, otherwise "",
-        which validation rejects.
+    def _default_key(self) -> str:
+        """Return the key of a caller that gave none: for a limit with a `wire` the limit's name, otherwise "", which
+        validation rejects.
         """
-        return key if key is not None else self.spec.name if self.spec.wire is not None else ""
+        return self.spec.name if self.spec.wire is not None else ""
 
     def __repr__(self) -> str:
         rates = ", ".join(map(str, self.spec.rates))
