@@ -235,7 +235,8 @@ class Store(Protocol):
 
     def prune(self, shard: int, keep: int, limit: int = 1000) -> Op[int]:
         """Delete jobs in a final state that are past their retention, and the oldest completed jobs beyond the newest
-        `keep`. Returns how many.
+        `keep`. Also delete what has expired beside them, such as unique keys whose window has ended. Returns how many
+        jobs; `limit` or more means that something may be left, so the caller calls again.
         """
         ...
 

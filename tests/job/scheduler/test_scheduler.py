@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +20,7 @@ from backstay.engine.redis.address import parse as parse_redis
 from backstay.engine.redis.engine import RedisEngine
 from backstay.engine.sqlite.engine import SqliteEngine, host_clock
 from backstay.job.metadata import unpack
+from backstay.job.scheduler import pruner
 from backstay.job.scheduler.cron import Cron
 from backstay.job.scheduler.cron_ticks import MOST_CAUGHT_UP, due_moments, tick
 from backstay.job.scheduler.pruner import prune
@@ -218,6 +221,31 @@ async def test_ended_jobs_are_pruned_by_age_and_by_number(clock):
         assert await prune(stay._core) == 3
         assert await prune(stay._core, keep=1) == 2
         assert [job.type for job in await stay.jobs.list()] == ["long"]
+    await engine.close()
+
+
+@on_a_loop
+async def test_pruning_deletes_all_unique_keys_whose_window_has_ended(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(pruner, "PRUNE_STEP", 10)
+    path = tmp_path / "keys.db"
+    engine = SqliteEngine(str(path), clock=clock, synchronous="off")
+
+    def count_keys():
+        with closing(sqlite3.connect(path)) as db:
+            return db.execute("SELECT count(*) FROM backstay_job_unique").fetchone()[0]
+
+    async with backstay.Backstay(engine=engine) as stay:
+
+        @stay.job(unique="once:{n}", unique_window=60, keep=600)
+        async def once(n: int) -> None: ...
+
+        await once.enqueue_many([(n,) for n in range(55)])
+        await drain(stay)
+        await prune(stay._core)
+        assert count_keys() == 55
+        clock.advance(61)
+        await prune(stay._core)
+        assert count_keys() == 0
     await engine.close()
 
 

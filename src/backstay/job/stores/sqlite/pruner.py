@@ -42,7 +42,8 @@ def purge(changes: Changes, state: int, queue: str, limit: int) -> int:
 def prune(changes: Changes, keep: int, limit: int) -> int:
     """Delete jobs and runs past their retention. If more than `keep` completed jobs are left, delete the oldest of
     them. Also delete what has expired: unique keys with a time window, rate buckets, stored replies to exchanges,
-    workers and tokens. Returns the number of deleted jobs and runs.
+    workers and tokens. Returns the number of deleted jobs and runs, or at least `limit` if that many of another kind
+    were deleted.
     """
     db, space, now = changes.db, changes.space, changes.now
     deleted = 0
@@ -57,12 +58,11 @@ def prune(changes: Changes, keep: int, limit: int) -> int:
     if excess > 0:
         deleted += _delete_ids(changes, list_oldest(changes, COMPLETED, "", excess))
     deleted += _prune_runs(changes, limit - deleted)
-    db.execute(PRUNE["windows"], (space, now, limit))
-    db.execute(PRUNE["rates"], (space, now, limit))
+    others = max(db.execute(PRUNE[what], (space, now, limit)).rowcount for what in ("windows", "rates"))
     db.execute(PRUNE["exchanges"], (space, now))
     db.execute(PRUNE["workers"], (space, now - WORKER_LIFE))
     db.execute(PRUNE["tokens"], (space, now))
-    return deleted
+    return max(deleted, limit) if others >= limit else deleted
 
 
 def _prune_runs(changes: Changes, limit: int) -> int:
