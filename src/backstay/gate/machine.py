@@ -140,10 +140,10 @@ def step(state: Gate | None, command: Command, now: Micros) -> Transition[Gate]:
     match command:
         case Acquire():
             gate, reply = _acquire(gate, command, now)
-        case Renew():
-            gate, reply = _renew(gate, command, now)
         case Release():
             gate, reply = _release(gate, command, now)
+        case Renew():
+            gate, reply = _renew(gate, command, now)
         case Withdraw():
             gate, reply = _withdraw(gate, command, now)
         case ForceRelease():

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from backstay.engine.base import Micros, Op, StoreOperation, Wake, steady
+from backstay.engine.base import Apply, Micros, Op, StoreOperation, Wake, steady
 from backstay.engine.batching import BatchingEngine
 from backstay.engine.commit_thread import DELEGATED, CommitThread, OnResults, QueuedOp
 from backstay.engine.postgres.address import Address
@@ -86,7 +86,7 @@ class PostgresEngine(BatchingEngine):
         # An operation with a key is an exchange of a worker. It is sent at once, as a batch of its own. Others are
         # collected until the end of the event loop's iteration. For an exchange that would be too late: the loop would
         # first start the jobs that the previous exchange claimed.
-        if not (isinstance(op, StoreOperation) and op.key) or self._closed:
+        if type(op) is Apply or self._closed or not (isinstance(op, StoreOperation) and op.key):
             return super().submit(op)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -107,7 +107,9 @@ class PostgresEngine(BatchingEngine):
         by_connection: dict[int, list[QueuedOp]] = {}
         others: list[QueuedOp] = []
         for index, op in enumerate(ops):
-            items = by_connection.setdefault(_route(op, loop), []) if isinstance(op, StoreOperation) else others
+            items = others
+            if type(op) is not Apply and isinstance(op, StoreOperation):
+                items = by_connection.setdefault(_route(op, loop), [])
             items.append(QueuedOp(op, index, on_results, urgent=urgent))
         if others:
             thread.put_items(others)

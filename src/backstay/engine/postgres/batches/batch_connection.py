@@ -146,7 +146,7 @@ class BatchConnection:
                 self._break()
                 return [error for _ in ops]
             self._has_committed = True
-            self.sweep_schedule.count(sum(not isinstance(op, READS) for op in ops))
+            self.sweep_schedule.count(sum([type(op) not in READS for op in ops]))
             engine.correct_clock(batch.now)
             engine.deliver_wakes(batch.wakes)
             return [translate(r, engine.address, sent=True) if isinstance(r, psycopg.Error) else r for r in results]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from backstay.engine.base import Micros
 
-#: The shortest and the longest rounding step of `keep_until`, as powers of two in µs: 4 seconds and 72 minutes.
-SHORTEST_STEP, LONGEST_STEP = 22, 32
+#: The shortest and the longest rounding step of `keep_until`, powers of two in µs: 4 seconds and 72 minutes.
+SHORTEST, LONGEST = 1 << 22, 1 << 32
 
 #: Inserts a row for each name that has none. Names with a row are filtered out before the insert, because ON CONFLICT
 #: would wait for a transaction that is changing that row. The row of a name that gets no record is kept for a minute:
@@ -77,6 +77,6 @@ def round_keep_until(keep_until: Micros, now: Micros) -> tuple[Micros, Micros]:
     """Round the time until which a record is kept up to a multiple of a step, and return it with the step. The step is
     about an eighth of the time left, so a record of a second is not kept for an hour.
     """
-    bits = max(SHORTEST_STEP, min(LONGEST_STEP, (max(0, keep_until - now) >> 3).bit_length()))
-    step = 1 << bits
+    eighth = (keep_until - now) >> 3
+    step = SHORTEST if eighth < SHORTEST else LONGEST if eighth >= LONGEST else 1 << eighth.bit_length()
     return -(-keep_until // step) * step, step
