@@ -7,7 +7,7 @@ import pytest
 
 from backstay.engine.base import Apply, ListTagged, Ping, Read, Scan, Tag, Untag
 from backstay.engine.postgres.address import parse
-from backstay.engine.postgres.batches.statements import LONGEST
+from backstay.engine.postgres.batches.statements import LONGEST_STEP
 from backstay.engine.postgres.engine import PostgresEngine
 from backstay.gate.commands import Acquire, CallerIdentity, Release, Renew
 from backstay.gate.machine import DAY, GATE
@@ -115,7 +115,7 @@ def test_a_scan_stops_at_the_end_of_its_prefix(engine, database):
 HOUR = 60 * MINUTE
 FIXED = ALGORITHM_TYPES.index(Fixed)
 #: The rounding step of rows that are kept for a day, and a time at which such a row is kept to the end of a step.
-STEP = LONGEST
+STEP = LONGEST_STEP
 END = 500_000 * STEP - DAY
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from backstay.engine.base import Micros
 
 #: The shortest and the longest rounding step of `keep_until`, powers of two in µs: 4 seconds and 72 minutes.
-SHORTEST, LONGEST = 1 << 22, 1 << 32
+SHORTEST_STEP, LONGEST_STEP = 1 << 22, 1 << 32
 
 #: Inserts a row for each name that has none. Names with a row are filtered out before the insert, because ON CONFLICT
 #: would wait for a transaction that is changing that row. The row of a name that gets no record is kept for a minute:
@@ -78,5 +78,11 @@ def round_keep_until(keep_until: Micros, now: Micros) -> tuple[Micros, Micros]:
     about an eighth of the time left, so a record of a second is not kept for an hour.
     """
     eighth = (keep_until - now) >> 3
-    step = SHORTEST if eighth < SHORTEST else LONGEST if eighth >= LONGEST else 1 << eighth.bit_length()
+    step = (
+        SHORTEST_STEP
+        if eighth < SHORTEST_STEP
+        else LONGEST_STEP
+        if eighth >= LONGEST_STEP
+        else 1 << eighth.bit_length()
+    )
     return -(-keep_until // step) * step, step
